@@ -426,6 +426,18 @@ pub struct Refusal {
     pub rejected: Vec<Rejection>,
 }
 
+impl Refusal {
+    /// Whether it is because something that was named is not there: the format, or its quantizer.
+    pub fn is_of_a_name(&self) -> bool {
+        let of_a_name = |reason: &Reason| match reason {
+            Reason::NoSpec { .. } => true,
+            Reason::NoQuantizer { name, .. } => !name.is_empty(),
+            _ => false,
+        };
+        !self.rejected.is_empty() && self.rejected.iter().all(|rejection| of_a_name(&rejection.reason))
+    }
+}
+
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Refusal { op, format, input, device, shape, rejected } = self;

@@ -53,6 +53,7 @@ int main(void) {
     EXPECT(GM_SHAPE, "multiple of 128", gm_format_bytes("i2_s", N, K + 1, &bytes));
     EXPECT(GM_SHAPE, "overflow", gm_format_bytes("i2_s", (size_t)-1, K, &bytes));
 
+    EXPECT(GM_INVALID_ARGUMENT, "count is 0", gm_threads_new(0, &threads));
     EXPECT(GM_SHAPE, "expected 1024", gm_quantize("i2_s", NULL, N, K, w, N * K - 1, blocks, BYTES));
     EXPECT(GM_SHAPE, "expected 288", gm_quantize("i2_s", NULL, N, K, w, N * K, blocks, BYTES - 1));
     EXPECT(GM_INVALID_ARGUMENT, "values is NULL", gm_quantize("i2_s", NULL, N, K, NULL, N * K, blocks, BYTES));
@@ -60,7 +61,7 @@ int main(void) {
     EXPECT(GM_INVALID_ARGUMENT, "blocks overlaps", gm_quantize("i2_s", NULL, N, K, w, N * K, (uint8_t *)w, BYTES));
     EXPECT(GM_INVALID_ARGUMENT, "aligned",
            gm_quantize("i2_s", NULL, N, K, (const float *)(const void *)((const char *)w + 1), N * K - 1, blocks, BYTES));
-    EXPECT(GM_NO_KERNEL, "no quantizer `best`", gm_quantize("i2_s", "best", N, K, w, N * K, blocks, BYTES));
+    EXPECT(GM_UNKNOWN_NAME, "no quantizer `best`", gm_quantize("i2_s", "best", N, K, w, N * K, blocks, BYTES));
     w[K + 3] = 1.0f / 0.0f;
     EXPECT(GM_DATA, "row 1, column 3", gm_quantize("i2_s", NULL, N, K, w, N * K, blocks, BYTES));
     w[K + 3] = 1;

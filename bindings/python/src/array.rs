@@ -58,7 +58,14 @@ fn array<'py, T: Element>(
         Err(_) => {
             let found = lent.dtype();
             let order = if found.byteorder() == b'>' { " in big-endian order" } else { "" };
-            let help = used.help(what, &wanted, format!("{what}.astype(numpy.{wanted})"));
+            // Numbers that are made bytes are no blocks of a format.
+            let copy = match lent.dtype().kind() {
+                b'f' | b'c' if wanted.kind() == b'u' => {
+                    format!("gristmill.quantize(format, {what}) makes blocks of a format of it")
+                }
+                _ => format!("{what}.astype(numpy.{wanted})"),
+            };
+            let help = used.help(what, &wanted, copy);
             Err(PyTypeError::new_err(format!(
                 "{what} is an array of {found}{order}, expected {wanted}\n  help: {help}"
             )))

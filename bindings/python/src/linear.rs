@@ -22,6 +22,10 @@ pub(crate) struct PyThreads(Threads);
 impl PyThreads {
     #[new]
     fn new(count: usize) -> PyResult<PyThreads> {
+        if count == 0 {
+            let message = "count is 0\n  help: the calling thread is one of them, so 1 at least";
+            return Err(pyo3::exceptions::PyValueError::new_err(message));
+        }
         Threads::new(count).map(PyThreads).map_err(exception)
     }
 

@@ -5,7 +5,7 @@ use super::Error;
 /// A kind of errors, by what the caller can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// Nothing is called that: a format, a kernel, a packing, a device.
+    /// Nothing is called that: a format, a quantizer, a kernel, a packing, a device.
     Name,
     /// No kernel of this build does it here; the message has the reasons.
     NoKernel,
@@ -34,6 +34,7 @@ impl Error {
             | Error::UnknownKernel { .. }
             | Error::UnknownPacking { .. }
             | Error::UnknownDevice { .. } => ErrorClass::Name,
+            Error::NoKernel(refusal) if refusal.is_of_a_name() => ErrorClass::Name,
             Error::NotCompiled { .. }
             | Error::NoKernel(_)
             | Error::CannotRunHere { .. }
