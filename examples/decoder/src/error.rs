@@ -23,6 +23,9 @@ pub enum Error {
     /// A file that is written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// A file that was to be replaced.
+    #[error(transparent)]
+    Replace(#[from] gristmill::replace::ReplaceError),
     /// A file that is read or written as text.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -185,6 +185,33 @@ fn text_goes_in_and_comes_out() {
 }
 
 #[test]
+fn a_receipt_overwrites_nothing_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    let [text, link, receipt] = ["prompt.txt", "link", "receipt.json"]
+        .map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&text, "the quick").unwrap();
+    std::fs::hard_link(path, &link).unwrap();
+    let before = std::fs::read(path).unwrap();
+    for to in [path, &link, &text] {
+        let run = ["run", path, "--file", &text, "-n", "2", "--receipt", to];
+        refused(&run, "would be overwritten");
+    }
+    assert!(std::fs::read(path).unwrap() == before);
+    assert_eq!(std::fs::read(&text).unwrap(), b"the quick");
+    // Before the model is read, and without anything that is left behind where the work fails.
+    let nowhere = folder.path().join("no/receipt.json").to_str().unwrap().to_owned();
+    let output = decoder(&["run", path, "-p", "a", "--receipt", &nowhere]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{error}");
+    assert!(error.contains("no/receipt.json") && !error.contains("loaded in"), "{error}");
+    std::fs::write(&receipt, "old").unwrap();
+    refused(&["run", path, "--tokens", "300", "--receipt", &receipt], "token 300");
+    assert_eq!(std::fs::read(&receipt).unwrap(), b"old");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+}
+
+#[test]
 fn records_of_bench_have_the_keys_that_they_should() {
     let folder = tempfile::tempdir().unwrap();
     let path = &model(folder.path(), "model.gguf", &[]);

@@ -1,6 +1,7 @@
 //! `decoder run`.
 
 use super::loading::{Loading, print, read_text};
+use super::output::TextFile;
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::{Sampler, Sampling};
@@ -119,6 +120,13 @@ impl Run {
                 "there is nothing to continue: the prompt is empty\n  help: {help}"
             )));
         }
+        let inputs: Vec<&Path> = [Some(&self.loading.model), self.file.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+            .collect();
+        let receipt =
+            self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()?;
         let mut decoder = self.loading.load(self.threads)?;
         let tokens = Tokens::of(decoder.model.file())?;
         let prompt = match (&text, &tokens) {
@@ -132,7 +140,7 @@ impl Run {
             (None, _) => self.tokens.clone(),
         };
         let recording = Recording::new(&REGISTRY);
-        if self.receipt.is_some() {
+        if receipt.is_some() {
             decoder.record(&recording)?;
         }
         let mut sampler = self.drawing.sampler(&decoder)?;
@@ -167,13 +175,9 @@ impl Run {
             _ => format!(" ({:.1} tokens/s)", (made - 1) as f64 / generated),
         };
         eprintln!("{} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}", prompt.len());
-        match &self.receipt {
-            Some(path) => write_text(path, &recording.receipt().to_json()),
+        match receipt {
+            Some(file) => file.finish(&recording.receipt().to_json()),
             None => Ok(()),
         }
     }
-}
-
-fn write_text(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
 }

@@ -6,6 +6,7 @@ mod check;
 mod generate;
 mod loading;
 mod make;
+mod output;
 mod plan;
 
 use crate::error::Error;

@@ -1,0 +1,39 @@
+//! Files that the command writes beside what it prints.
+
+use crate::error::Error;
+use gristmill::replace::{Replacement, is_same_file};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A text file that is written when the work is done. It is begun before, so that a place that can't be written to is told
+/// before the work and not behind it; what stands there stays until the new file is whole.
+pub(super) struct TextFile {
+    path: PathBuf,
+    file: Replacement,
+}
+
+impl TextFile {
+    /// Begins the file that `option` asks for.
+    ///
+    /// # Errors
+    /// It is one of `inputs`; nothing can be written there.
+    pub(super) fn begin(option: &str, path: &Path, inputs: &[&Path]) -> Result<TextFile, Error> {
+        if inputs.iter().any(|input| is_same_file(input, path)) {
+            return Err(Error::Asked(format!(
+                "{option} {}: this is a file that is read, and would be overwritten\n  help: another name",
+                path.display()
+            )));
+        }
+        Ok(TextFile { path: path.to_owned(), file: Replacement::begin(path)? })
+    }
+
+    /// Writes all of it and puts it in its place.
+    ///
+    /// # Errors
+    /// The disk is full, or the like; what stood there is untouched.
+    pub(super) fn finish(mut self, text: &str) -> Result<(), Error> {
+        let written = self.file.file().write_all(text.as_bytes());
+        written.map_err(|source| Error::Io { action: "write", path: self.path, source })?;
+        Ok(self.file.finish()?)
+    }
+}
