@@ -145,12 +145,6 @@ impl Config {
             why: "missing, so it is not known how the model computes".to_owned(),
         })?;
         let architecture = architecture(name)?;
-        // Hadamard transforms were understood, or opening the file would have failed. What else stands there may change the model too.
-        let other = |key: &str| key.starts_with("prism.") && !key.starts_with("prism.hadamard.");
-        if let Some((key, _)) = file.metadata().find(|(key, _)| other(key)) {
-            let why = "a declaration that this decoder does not know, by a publisher whose declarations change what weights mean";
-            return Err(Error::Metadata { key: key.to_owned(), why: why.to_owned() });
-        }
         let keys = Keys { file, architecture };
         let embd = keys.size("embedding_length")?;
         let heads = keys.size("attention.head_count")?;
@@ -176,6 +170,7 @@ impl Config {
             return Err(keys
                 .wrong("attention.value_length", format!("{value} where keys have {head}: not supported")));
         }
+        crate::declared::check(file, architecture.name, head)?;
         if head > MAX_HEAD || head % 2 != 0 {
             return Err(keys.wrong(
                 "attention.key_length",

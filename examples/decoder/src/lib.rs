@@ -7,6 +7,7 @@ pub mod attention;
 pub mod cache;
 pub mod commands;
 pub mod config;
+pub mod declared;
 pub mod decoder;
 pub mod embedding;
 pub mod error;

@@ -41,6 +41,32 @@ fn two_layers(folder: &Path) -> String {
     path
 }
 
+/// A copy of a file with one entry of the metadata, in place of the old one where there is one.
+fn declaring(path: &str, key: &str, value: Value<'_>) -> String {
+    let to = PathBuf::from(path).with_file_name("declaring.gguf");
+    let model = Model::open(path).unwrap();
+    let mut writer = GgufWriter::new();
+    writer.copy_metadata(model.file(), |known| known != key).unwrap();
+    writer.metadata(key, value).unwrap();
+    copy_tensors(&model, writer, &to, |_, dims| dims.to_vec());
+    to.to_str().unwrap().to_owned()
+}
+
+/// The tensors of a model, with what `dims` makes of their dimensions.
+fn copy_tensors(model: &Model, mut writer: GgufWriter, to: &Path, dims: impl Fn(&str, &[u64]) -> Vec<u64>) {
+    let tensors: Vec<_> = model.file().tensors().collect();
+    for tensor in &tensors {
+        let dims = dims(tensor.name(), tensor.dims());
+        writer.tensor(tensor.name(), &dims, tensor.type_id(), tensor.size().unwrap()).unwrap();
+    }
+    writer
+        .create(to, |stream| {
+            tensors.iter().try_for_each(|tensor| stream.data(tensor.name(), &tensor.data().unwrap()))
+        })
+        .map_err(|error: gristmill::gguf::WriteError| error)
+        .unwrap();
+}
+
 /// A copy of a file without the tensors and with the metadata that `edit` says: the same bytes of all others.
 fn edited(path: &str, name: &str, drop: &str, edit: impl Fn(&str) -> Option<Value<'static>>) -> String {
     let to = PathBuf::from(path).with_file_name(name);
@@ -182,6 +208,64 @@ fn text_goes_in_and_comes_out() {
         let expected = format!("a cache of 4096 positions in {cache} takes {mebibytes} MiB;");
         assert!(plan.contains(&expected), "{plan}");
     }
+}
+
+#[test]
+fn what_is_declared_and_not_done_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let llama = model(folder.path(), "llama.gguf", &["--head-dim", "64"]);
+    let moe = model(folder.path(), "moe.gguf", &["--arch", "qwen3moe", "--experts", "3"]);
+    let sections = gristmill::gguf::ArrayBuf::u32s([16, 24, 24, 0]);
+    for (path, architecture) in [(&llama, "llama"), (&moe, "qwen3moe")] {
+        let tokens = |path: &str| printed(&["run", path, "--tokens", "5,6,7", "-n", "4"]);
+        let before = tokens(path);
+        // A value that is refused, and one by which nothing changes.
+        for (key, other, neutral) in [
+            ("attention.causal", Value::Bool(false), Some(Value::Bool(true))),
+            ("attention.clamp_kqv", Value::F32(0.1), Some(Value::F32(0.0))),
+            ("attention.max_alibi_bias", Value::F32(8.0), Some(Value::F32(0.0))),
+            ("attention.scale", Value::F32(0.5), Some(Value::F32(0.125))),
+            ("use_parallel_residual", Value::Bool(true), Some(Value::Bool(false))),
+            ("tensor_data_layout", Value::String("jploski"), Some(Value::String("reference"))),
+            ("logit_scale", Value::F32(3.0), Some(Value::F32(1.0))),
+            ("embedding_scale", Value::F32(9.0), Some(Value::F64(1.0))),
+            ("residual_scale", Value::F32(0.1), Some(Value::F32(1.0))),
+            ("rope.scaling.attn_factor", Value::F32(2.0), Some(Value::F32(1.0))),
+            ("attn_logit_softcapping", Value::F32(1.0), Some(Value::F32(0.0))),
+            ("final_logit_softcapping", Value::F32(30.0), Some(Value::F32(0.0))),
+            ("expert_weights_scale", Value::F32(5.0), Some(Value::F32(1.0))),
+            ("expert_gating_func", Value::U32(2), Some(Value::U32(1))),
+            ("expert_weights_norm", Value::Bool(false), Some(Value::Bool(true))),
+            ("expert_shared_count", Value::U32(1), Some(Value::U32(0))),
+            ("leading_dense_block_count", Value::U32(1), Some(Value::U32(0))),
+            ("rope.dimension_sections", sections.value(), None),
+            ("no_rope_layer_interval", Value::U32(1), None),
+            ("invented_yesterday", Value::String("\u{1b}[31m"), None),
+        ] {
+            let key = format!("{architecture}.{key}");
+            let path = declaring(path, &key, other);
+            for arguments in [&["run", &path, "--tokens", "5", "-n", "1"][..], &["run", &path, "--plan"]] {
+                refused(arguments, &format!("metadata `{key}`: "));
+            }
+            if let Some(neutral) = neutral {
+                assert_eq!(tokens(&declaring(&path, &key, neutral)), before, "{key}");
+            }
+        }
+        for (key, value) in [("general.type", Value::String("adapter")), ("split.count", Value::U16(2))] {
+            refused(&["run", &declaring(path, key, value), "--tokens", "5"], key);
+        }
+        // What files of these architectures have, and what others may say.
+        for (key, value) in [
+            ("general.type", Value::String("model")),
+            ("general.sampling.temp", Value::F32(0.6)),
+            ("another.logit_scale", Value::F32(3.0)),
+            (&format!("{architecture}.rope.scaling.original_context_length"), Value::U32(8)),
+        ] {
+            assert_eq!(tokens(&declaring(path, key, value)), before, "{key}");
+        }
+    }
+    let layout = |path| declaring(path, "llama.tensor_data_layout", Value::String("Meta AI original pth"));
+    printed(&["run", &layout(&llama), "--tokens", "5", "-n", "1"]);
 }
 
 #[test]
