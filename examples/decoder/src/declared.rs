@@ -178,6 +178,7 @@ fn shown(value: &Value<'_>) -> String {
         Value::String(text) => format!("\"{text}\""),
         Value::Array(_) => "a list".to_owned(),
         Value::Bool(flag) => flag.to_string(),
+        Value::F32(number) => number.to_string(),
         other => match other.as_u64().map(|number| number.to_string()) {
             Some(number) => number,
             None => other.as_f64().map_or_else(|| format!("{other:?}"), |number| number.to_string()),

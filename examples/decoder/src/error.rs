@@ -52,21 +52,17 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A tensor has another shape than the metadata says.
+    /// A tensor has other dimensions than the metadata says.
     #[error(
-        "tensor `{tensor}` has {found_n} rows of {found_k}, expected {n} rows of {k} by the metadata of the file"
+        "tensor `{tensor}` has dimensions {found:?}, expected {expected:?} by the metadata of the file (elements of a row first)"
     )]
     Shape {
         /// The tensor.
         tensor: String,
-        /// Rows that it should have.
-        n: usize,
-        /// Elements that a row should have.
-        k: usize,
-        /// Rows that it has.
-        found_n: u64,
-        /// Elements that a row has.
-        found_k: u64,
+        /// Its dimensions.
+        found: Vec<u64>,
+        /// Those that it should have.
+        expected: Vec<u64>,
     },
     /// A tensor that the forward pass of its architecture does not read.
     #[error(

@@ -85,7 +85,7 @@ impl Head {
         let (tensor, found, format) = choose(config, model, asked)?;
         let (n, k) = (config.vocab, config.embd);
         let tied = tensor == embedding::NAME;
-        let source = Source { tensor: tensor.to_owned(), rows: None, n, k, bias: None };
+        let source = Source { tensor: tensor.to_owned(), stacked: None, n, k, bias: None };
         source.check(model)?;
         match (format, found) {
             (Some(format), TensorType::Plain(plain)) => {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 pub struct Source {
     /// Name of the tensor.
     pub tensor: String,
-    /// Where several matrices are stacked in it: the rows of this one.
-    pub rows: Option<Range<usize>>,
+    /// Where several matrices are stacked in it: which of them this is, and how many there are.
+    pub stacked: Option<(usize, usize)>,
     /// Rows of the matrix.
     pub n: usize,
     /// Elements of a row.
@@ -26,26 +26,24 @@ pub struct Source {
 }
 
 impl Source {
-    /// Whether the file's tensor has the shape that the metadata asks for.
+    /// Whether the file's tensor has the dimensions that the metadata asks for.
     ///
     /// # Errors
     /// [`ModelError::NoTensor`], [`Error::Shape`].
     pub fn check(&self, model: &Model) -> Result<(), Error> {
-        // For the error that names what may have been meant.
-        model.tensor_type(&self.tensor)?;
-        let Some(tensor) = model.file().tensor(&self.tensor) else { return Ok(()) };
-        let dims = tensor.dims();
-        let found_k = dims.first().copied().unwrap_or(1);
-        let found_n = dims.iter().skip(1).product::<u64>();
-        let enough = match &self.rows {
-            Some(rows) => found_n >= rows.end as u64,
-            None => found_n == self.n as u64,
-        };
-        if found_k == self.k as u64 && enough {
-            return Ok(());
+        match self.stacked {
+            Some((_, count)) => check_dims(model, &self.tensor, &[self.k, self.n, count])?,
+            None => check_dims(model, &self.tensor, &[self.k, self.n])?,
         }
-        let n = self.rows.as_ref().map_or(self.n, |rows| rows.end);
-        Err(Error::Shape { tensor: self.tensor.clone(), n, k: self.k, found_n, found_k })
+        match &self.bias {
+            Some(bias) => check_dims(model, bias, &[self.n]),
+            None => Ok(()),
+        }
+    }
+
+    /// Its rows, where it is one of several.
+    pub fn rows(&self) -> Option<Range<usize>> {
+        self.stacked.map(|(index, _)| index * self.n..(index + 1) * self.n)
     }
 
     /// What the file declares to be done to what a product with the matrix takes.
@@ -55,10 +53,10 @@ impl Source {
 
     /// The matrix in its format, or its values where it is not quantized.
     fn read<'m>(&self, model: &'m Model) -> Result<Matrix<'m>, Error> {
-        let Source { tensor, rows, n, k, .. } = self;
-        Ok(match (model.tensor_type(tensor)?, rows) {
+        let Source { tensor, n, k, .. } = self;
+        Ok(match (model.tensor_type(tensor)?, self.rows()) {
             (TensorType::Format(_) | TensorType::Tiled(_), Some(rows)) => {
-                Matrix::Format(model.matrix_rows(tensor, rows.clone())?)
+                Matrix::Format(model.matrix_rows(tensor, rows)?)
             }
             (TensorType::Format(_) | TensorType::Tiled(_), None) => {
                 Matrix::Format(model.matrix_rows(tensor, 0..*n)?)
@@ -77,6 +75,27 @@ impl Source {
             }
         })
     }
+}
+
+/// Whether the tensor `name` has these dimensions, elements of a row first. Dimensions of 1 behind the others say nothing, and writers
+/// leave them out.
+///
+/// # Errors
+/// [`ModelError::NoTensor`], [`Error::Shape`].
+pub fn check_dims(model: &Model, name: &str, expected: &[usize]) -> Result<(), Error> {
+    // For the error that names what may have been meant.
+    model.tensor_type(name)?;
+    let Some(tensor) = model.file().tensor(name) else { return Ok(()) };
+    let expected: Vec<u64> = expected.iter().map(|dim| *dim as u64).collect();
+    if without_ones(tensor.dims()) == without_ones(&expected) {
+        return Ok(());
+    }
+    Err(Error::Shape { tensor: name.to_owned(), found: tensor.dims().to_vec(), expected })
+}
+
+fn without_ones(dims: &[u64]) -> &[u64] {
+    let end = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
+    &dims[..end]
 }
 
 enum Matrix<'m> {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::embedding::{self, Embedding};
 use crate::error::Error;
 use crate::head::{self, Head};
-use crate::joint::{Joint, Source};
+use crate::joint::{Joint, Source, check_dims};
 use crate::mixture::{Mixture, Shape};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::{Prologue, Recording, Restrict};
@@ -31,42 +31,49 @@ pub enum FfnSources {
 }
 
 impl LayerSources {
-    /// Those of layer `index`.
-    pub fn of(config: &Config, model: &Model, index: usize) -> LayerSources {
+    /// Those of layer `index`, whose tensors have the dimensions that the metadata asks for: what a file says of its sizes is believed
+    /// only then, and nothing is made for each of so many experts before.
+    ///
+    /// # Errors
+    /// As for [`Source::check`].
+    pub fn of(config: &Config, model: &Model, index: usize) -> Result<LayerSources, Error> {
         let Config { embd, ffn, heads, kv_heads, head, .. } = *config;
-        let source = |name: &str, n, k| {
+        let stacked = |name: &str, n, k, stacked: Option<(usize, usize)>| {
             let bias = Some(format!("blk.{index}.{name}.bias"));
-            let bias = bias.filter(|name| model.file().tensor(name).is_some());
-            Source { tensor: format!("blk.{index}.{name}.weight"), rows: None, n, k, bias }
+            let bias = bias.filter(|name| stacked.is_none() && model.file().tensor(name).is_some());
+            let source = Source { tensor: format!("blk.{index}.{name}.weight"), stacked, n, k, bias };
+            source.check(model).map(|()| source)
         };
+        let source = |name: &str, n, k| stacked(name, n, k, None);
         let ffn = match config.experts {
             None => FfnSources::Dense([
-                vec![source("ffn_gate", ffn, embd), source("ffn_up", ffn, embd)],
-                vec![source("ffn_down", embd, ffn)],
+                vec![source("ffn_gate", ffn, embd)?, source("ffn_up", ffn, embd)?],
+                vec![source("ffn_down", embd, ffn)?],
             ]),
             Some(experts) => {
-                let of = |name: &str, expert: usize, n, k| Source {
-                    rows: Some(expert * n..(expert + 1) * n),
-                    bias: None,
-                    ..source(name, n, k)
+                let count = experts.count;
+                let router = source("ffn_gate_inp", count, embd)?;
+                let first = |name, n, k| stacked(name, n, k, Some((0, count)));
+                let gate = first("ffn_gate_exps", ffn, embd)?;
+                let up = first("ffn_up_exps", ffn, embd)?;
+                let down = first("ffn_down_exps", embd, ffn)?;
+                let expert = |index| {
+                    let [gate, up, down] = [&gate, &up, &down]
+                        .map(|first| Source { stacked: Some((index, count)), ..first.clone() });
+                    [vec![gate, up], vec![down]]
                 };
-                let expert = |e| {
-                    let gate_up = vec![of("ffn_gate_exps", e, ffn, embd), of("ffn_up_exps", e, ffn, embd)];
-                    [gate_up, vec![of("ffn_down_exps", e, embd, ffn)]]
-                };
-                let router = vec![source("ffn_gate_inp", experts.count, embd)];
-                FfnSources::Experts(router, (0..experts.count).map(expert).collect())
+                FfnSources::Experts(vec![router], (0..count).map(expert).collect())
             }
         };
-        LayerSources {
+        Ok(LayerSources {
             qkv: vec![
-                source("attn_q", heads * head, embd),
-                source("attn_k", kv_heads * head, embd),
-                source("attn_v", kv_heads * head, embd),
+                source("attn_q", heads * head, embd)?,
+                source("attn_k", kv_heads * head, embd)?,
+                source("attn_v", kv_heads * head, embd)?,
             ],
-            output: vec![source("attn_output", embd, heads * head)],
+            output: vec![source("attn_output", embd, heads * head)?],
             ffn,
-        }
+        })
     }
 
     /// Every group of matrices that share their input.
@@ -111,19 +118,24 @@ pub fn survey(config: &Config, model: &Model) -> Result<Vec<LayerSources>, Error
     known.extend([embedding::NAME, head::NAME, OUTPUT_NORM, ROPE_FREQS].map(str::to_owned));
     let mut layers = Vec::new();
     for index in 0..config.layers {
-        let layer = LayerSources::of(config, model, index);
+        let layer = LayerSources::of(config, model, index)?;
         for source in layer.groups().into_iter().flatten() {
-            source.check(model)?;
             known.insert(source.tensor.clone());
             known.extend(source.bias.clone());
         }
-        for (name, _) in vectors(config, index) {
-            model.tensor_type(&name)?;
+        for (name, length) in vectors(config, index) {
+            check_dims(model, &name, &[length])?;
             known.insert(name);
         }
         layers.push(layer);
     }
-    model.tensor_type(OUTPUT_NORM)?;
+    check_dims(model, OUTPUT_NORM, &[config.embd])?;
+    if model.file().tensor(ROPE_FREQS).is_some() {
+        check_dims(model, ROPE_FREQS, &[config.rope.dims / 2])?;
+    }
+    if model.file().tensor(head::NAME).is_some() {
+        check_dims(model, head::NAME, &[config.embd, config.vocab])?;
+    }
     if let Some(unknown) = model.file().tensors().find(|tensor| !known.contains(tensor.name())) {
         let architecture = config.architecture.name;
         return Err(Error::UnknownTensor { tensor: unknown.name().to_owned(), architecture });

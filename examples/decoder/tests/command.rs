@@ -116,7 +116,11 @@ fn what_is_wrong_is_said() {
     };
     run(&with("general.architecture", Value::String("gemma3")), &["--tokens", "1"], "`gemma3`");
     run(&with("general.architecture", Value::String("gemma3")), &["--tokens", "1"], "qwen3moe");
-    run(&with("llama.feed_forward_length", Value::U32(513)), &["--tokens", "1"], "expected 513 rows of 256");
+    run(
+        &with("llama.feed_forward_length", Value::U32(513)),
+        &["--tokens", "1"],
+        "expected [256, 513] by the metadata",
+    );
     run(&with("llama.attention.head_count_kv", Value::U32(3)), &["--tokens", "1"], "head_count_kv");
     run(&with("llama.attention.head_count", Value::U32(u32::MAX)), &["--tokens", "1"], "head_count");
     run(&with("llama.block_count", Value::U32(0)), &["--tokens", "1"], "llama.block_count");
@@ -266,6 +270,59 @@ fn what_is_declared_and_not_done_is_refused_by_name() {
     }
     let layout = |path| declaring(path, "llama.tensor_data_layout", Value::String("Meta AI original pth"));
     printed(&["run", &layout(&llama), "--tokens", "5", "-n", "1"]);
+}
+
+/// A copy of a file in which `change` makes other dimensions of those of a tensor, with as many elements.
+fn reshaped(path: &str, change: impl Fn(&str, &[u64]) -> Vec<u64>) -> String {
+    let to = PathBuf::from(path).with_file_name("reshaped.gguf");
+    let model = Model::open(path).unwrap();
+    let mut writer = GgufWriter::new();
+    writer.copy_metadata(model.file(), |_| true).unwrap();
+    copy_tensors(&model, writer, &to, change);
+    to.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn dimensions_are_compared_and_not_their_products() {
+    let folder = tempfile::tempdir().unwrap();
+    let path =
+        &model(folder.path(), "moe.gguf", &["--arch", "qwen3moe", "--experts", "3", "--format", "q8_0"]);
+    let run = |path: &str| printed(&["run", path, "--tokens", "5,6,7", "-n", "4"]);
+    let before = run(path);
+    for (tensor, dims) in [
+        ("blk.0.ffn_gate_exps.weight", vec![256, 3, 512]),
+        ("blk.0.ffn_up_exps.weight", vec![256, 1536]),
+        ("blk.0.ffn_down_exps.weight", vec![512, 768]),
+        ("blk.0.attn_q.weight", vec![256, 128, 2]),
+        ("blk.0.attn_norm.weight", vec![1, 256]),
+        ("blk.0.attn_q_norm.weight", vec![32, 2]),
+        ("output_norm.weight", vec![128, 2]),
+    ] {
+        let other = reshaped(path, |name, found| if name == tensor { dims.clone() } else { found.to_vec() });
+        refused(&["run", &other, "--tokens", "5"], &format!("tensor `{tensor}` has dimensions {dims:?}"));
+    }
+    // More matrices in a stack than there are experts.
+    let fewer = declaring(path, "qwen3moe.expert_count", Value::U32(2));
+    refused(&["run", &fewer, "--tokens", "5"], "blk.0.ffn_gate_inp.weight");
+    // Dimensions of 1 at the end say nothing.
+    let ones = reshaped(path, |_, dims| if dims.len() < 3 { [dims, &[1]].concat() } else { dims.to_vec() });
+    refused(&["run", &ones, "--tokens", "5"], "token_embd.weight");
+    let ones = reshaped(path, |name, dims| {
+        if dims.len() < 3 && name != "token_embd.weight" { [dims, &[1]].concat() } else { dims.to_vec() }
+    });
+    assert_eq!(run(&ones), before);
+}
+
+/// What would be made for each of so many experts is gigabytes.
+#[test]
+fn a_number_of_experts_is_believed_only_with_their_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "moe.gguf", &["--arch", "qwen3moe", "--experts", "3"]);
+    let start = std::time::Instant::now();
+    let many = declaring(path, "qwen3moe.expert_count", Value::U32(1 << 24));
+    refused(&["run", &many, "--tokens", "5"], "tensor `blk.0.ffn_gate_inp.weight` has dimensions [256, 3]");
+    refused(&["run", &many, "--plan"], "expected [256, 16777216]");
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }
 
 #[test]

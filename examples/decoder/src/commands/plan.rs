@@ -45,7 +45,7 @@ impl Loading {
         for layer in survey(&config, &model)? {
             for source in layer.groups().into_iter().flatten() {
                 let line = self.line(&model, source, None, batch, &threads)?;
-                let name = match &source.rows {
+                let name = match source.rows() {
                     Some(rows) => format!("{} [{}..]", source.tensor, rows.start),
                     None => source.tensor.clone(),
                 };
@@ -54,7 +54,7 @@ impl Loading {
         }
         let (tensor, _, format) = head::choose(&config, &model, self.head.as_deref())?;
         let source =
-            Source { tensor: tensor.to_owned(), rows: None, n: config.vocab, k: config.embd, bias: None };
+            Source { tensor: tensor.to_owned(), stacked: None, n: config.vocab, k: config.embd, bias: None };
         source.check(&model)?;
         let line = self.line(&model, &source, format, batch, &threads)?;
         print_line(&format!("{tensor} (head)"), source.n, source.k, line)?;
