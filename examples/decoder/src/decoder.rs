@@ -7,11 +7,13 @@ use crate::error::{Error, zeros};
 use crate::joint::{Joint, outputs};
 use crate::mixture::{self, Mixture, Pairs, Shape};
 use crate::numerics::{add, add_scaled, gated, norm, norm_in_place, rotate, softmax};
+use crate::restrict::{restricted, tuned};
 use crate::weights::{Expert, Ffn, Layer, Weights};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::vocab::Isa;
 use gristmill::{ExpertInput, Input, Linear, Recording, Routes, Rows, Threads, Workspace};
 use std::path::Path;
+use std::sync::Arc;
 
 /// How a model is loaded and run.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub struct Options {
     pub batch: usize,
     /// Format of a head that the file has as f32, f16 or bf16.
     pub head: Option<String>,
-    /// No kernels above this ISA.
+    /// No kernels above this ISA; `None`: what `GRISTMILL_ISA` says. Other restrictions and the tuning of the environment hold as well.
     pub isa: Option<Isa>,
 }
 
@@ -131,8 +133,9 @@ impl Decoder {
         let batch = options.batch.clamp(1, context);
         let threads = Threads::new(options.threads)?;
         let mut layers = LayerOptions::new(&threads);
-        let restrict = crate::weights::restricted(options.isa);
+        let restrict = restricted(options.isa)?;
         layers.linear.restrict = Some(restrict.clone());
+        layers.linear.tuning = Some(Arc::new(tuned(model.registry())?));
         layers.linear.working_set = Some(model.file().working_set());
         let weights = Weights::load(&config, &model, options.head.as_deref(), &layers)?;
         let buffers = Buffers::new(&config, &weights, batch, &threads)?;

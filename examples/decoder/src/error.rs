@@ -100,7 +100,7 @@ pub enum Error {
         bytes: usize,
     },
     /// More tokens than the cache has room for.
-    #[error("{tokens} tokens do not fit in the context: it has room for {room} more of {context}\n  help: --context N{}", most(*longest))]
+    #[error("{tokens} tokens do not fit in the context: it has room for {room} more of {context}{}", longer(*context, *longest))]
     Context {
         /// Tokens that were to be taken in.
         tokens: usize,
@@ -127,8 +127,11 @@ pub enum Error {
     Template(String),
 }
 
-fn most(longest: usize) -> String {
-    format!(", up to {longest} for this model")
+fn longer(context: usize, longest: usize) -> String {
+    if context < longest {
+        return format!("\n  help: --context N, up to {longest} for this model");
+    }
+    format!(", and the model was made for no more\n  help: a shorter text")
 }
 
 /// A vector of `len` zeros, or an error.

@@ -17,6 +17,7 @@ pub mod joint;
 pub mod make_model;
 pub mod mixture;
 pub mod numerics;
+pub mod restrict;
 pub mod sample;
 pub mod template;
 pub mod tokens;

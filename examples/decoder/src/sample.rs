@@ -18,6 +18,27 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// Refuses numbers that mean nothing.
+    ///
+    /// # Errors
+    /// [`Error::Asked`], which names the option.
+    pub fn check(&self) -> Result<(), Error> {
+        let Sampling { top_p, min_p, temperature, .. } = *self;
+        let wrong = |name, value, why| Err(Error::Asked(format!("--{name} {value}: expected {why}")));
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return wrong("temperature", temperature, "a number from 0 on");
+        }
+        if !(0.0..=1.0).contains(&top_p) {
+            return wrong("top-p", top_p, "a probability from 0 to 1");
+        }
+        if !(0.0..=1.0).contains(&min_p) {
+            return wrong("min-p", min_p, "a part from 0 to 1");
+        }
+        Ok(())
+    }
+}
+
 impl Default for Sampling {
     /// The most probable token.
     fn default() -> Sampling {
@@ -40,17 +61,8 @@ impl Sampler {
     /// # Errors
     /// Numbers that mean nothing; [`Error::Memory`].
     pub fn new(sampling: Sampling, vocab: usize) -> Result<Sampler, Error> {
-        let Sampling { top_p, min_p, temperature, seed, .. } = sampling;
-        let wrong = |name, value, why| Err(Error::Asked(format!("--{name} {value}: expected {why}")));
-        if !(temperature.is_finite() && temperature >= 0.0) {
-            return wrong("temperature", temperature, "a number from 0 on");
-        }
-        if !(0.0..=1.0).contains(&top_p) {
-            return wrong("top-p", top_p, "a probability from 0 to 1");
-        }
-        if !(0.0..=1.0).contains(&min_p) {
-            return wrong("min-p", min_p, "a part from 0 to 1");
-        }
+        sampling.check()?;
+        let Sampling { temperature, seed, .. } = sampling;
         let candidates = zeros("candidates", if temperature == 0.0 { 0 } else { vocab })?;
         Ok(Sampler { sampling, random: fastrand::Rng::with_seed(seed), candidates })
     }

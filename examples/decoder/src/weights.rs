@@ -7,7 +7,7 @@ use crate::head::{self, Head};
 use crate::joint::{Joint, Source, check_dims};
 use crate::mixture::{Mixture, Shape};
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{Prologue, Recording, Restrict};
+use gristmill::{Prologue, Recording};
 use std::collections::HashSet;
 
 /// The tensors of one layer that are matrices, as they are multiplied.
@@ -425,9 +425,4 @@ impl Weights {
         }
         Ok(())
     }
-}
-
-/// What restricts kernels to those of one ISA; none: nothing does.
-pub fn restricted(isa: Option<gristmill::vocab::Isa>) -> Restrict {
-    Restrict { isa, ..Restrict::default() }
 }

@@ -325,6 +325,95 @@ fn a_number_of_experts_is_believed_only_with_their_tensors() {
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }
 
+/// What is asked for is compared with the context of the model before it is loaded, and before a list is made of it.
+#[test]
+fn numbers_of_tokens_are_compared_with_the_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    for number in ["65", "1000000000", "1000000000000", "18446744073709551615"] {
+        for (command, option) in [("bench", "--prompt"), ("bench", "--generate"), ("check", "--count")] {
+            let expected =
+                format!("{option} {number}: the context has 64 positions\n  help: {option} N, up to 64");
+            let output = decoder(&[command, path, option, number, "--context", "64"]);
+            let error = String::from_utf8_lossy(&output.stderr);
+            if option == "--generate" {
+                // The other test's default comes first.
+                assert!(error.contains("--prompt 512: the context has 64 positions"), "{error}");
+                refused(&[command, path, "--prompt", "8", option, number], &expected);
+                continue;
+            }
+            assert!(output.status.code() == Some(1) && error.contains(&expected), "{error}");
+            assert!(!error.contains("loaded in"), "{error}");
+        }
+    }
+    refused(&["bench", path], "help: --prompt N, up to 64");
+    refused(
+        &["check", path, "--context", "32"],
+        "--count N, up to 32, or --context N, up to 64 for this model",
+    );
+    refused(&["check", path, "--count", "0"], "there are no logits to compare");
+    refused(&["run", path, "-p", &"a ".repeat(80)], "the model was made for no more\n  help: a shorter text");
+    refused(
+        &["run", path, "-p", &"a ".repeat(40), "--context", "9"],
+        "help: --context N, up to 64 for this model",
+    );
+    let ways = |more: &[&str]| {
+        let printed = printed(&[&["check", path, "--threads", "1"], more].concat());
+        printed.lines().map(|line| line.split_once("threads  ").unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ways(&["--batch", "1"]), ["token by token"]);
+    assert_eq!(ways(&["--batch", "5"]), ["token by token", "in batches of 5"]);
+    assert_eq!(ways(&[]), ["token by token", "in batches of 7", "in one batch"]);
+}
+
+#[test]
+fn options_are_checked_before_a_model_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    for [option, value] in [["--temperature", "nan"], ["--top-p", "2"], ["--min-p", "1.5"]] {
+        for command in [&["run", path, "-p", "a"][..], &["chat", path]] {
+            let output = decoder(&[command, &[option, value]].concat());
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(1) && error.contains(option), "{error}");
+            assert!(!error.contains("loaded in"), "{error}");
+        }
+    }
+    for command in [&["run", path, "-p", "a"][..], &["chat", path], &["bench", path], &["check", path]] {
+        refused(&[command, &["--threads", "0"]].concat(), "threads are a number from 1 to");
+    }
+    let other = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
+    refused(
+        &["run", path, "-p", "a", "--isa", other],
+        "an instruction set of another processor architecture",
+    );
+}
+
+#[test]
+fn restrictions_of_the_environment_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &["--format", "q8_0"]);
+    let run = |variable: &str, value: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_decoder"));
+        let output = command.args(["run", path]).args(arguments).env(variable, value).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let other = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
+    for (variable, value) in [
+        ("GRISTMILL_ISA", "bogus"),
+        ("GRISTMILL_ISA", other),
+        ("GRISTMILL_DISABLE", "xx"),
+        ("GRISTMILL_TUNING", "no/file"),
+    ] {
+        for arguments in [&["-p", "a"][..], &["--plan"]] {
+            let (code, said) = run(variable, value, arguments);
+            assert!(code == Some(1) && said.contains(value), "{variable}={value} {arguments:?}: {said}");
+        }
+    }
+    let (code, plan) = run("GRISTMILL_ISA", "scalar", &["--plan"]);
+    assert!(code == Some(0) && plan.contains("matmul.q8_0.scalar"), "{plan}");
+    assert!(!plan.contains(".avx") && !plan.contains(".neon"), "{plan}");
+}
+
 #[test]
 fn a_receipt_overwrites_nothing_that_is_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! `decoder bench`: the tests of llama-bench.
 
-use super::loading::{Loading, length, print, print_json};
+use super::loading::{Loading, length, print, print_json, threads};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::greatest;
@@ -15,7 +15,7 @@ pub struct Bench {
     #[command(flatten)]
     loading: Loading,
     /// Numbers of threads, separated by commas
-    #[arg(long, default_value = "1", value_delimiter = ',')]
+    #[arg(long, default_value = "1", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
     /// Tokens of the prompt; 0: no such test
     #[arg(long, default_value_t = 512)]
@@ -54,6 +54,9 @@ impl Bench {
             (format!("pp{}", self.prompt), self.prompt, prompt),
             (format!("tg{}", self.generate), self.generate, generate),
         ];
+        for (option, tokens) in [("--prompt", self.prompt), ("--generate", self.generate)] {
+            self.loading.fits(option, tokens)?;
+        }
         let model_bytes = length(&self.loading.model)?;
         let mut records = Vec::new();
         for threads in &self.threads {

@@ -1,7 +1,7 @@
 //! `decoder chat`.
 
 use super::generate::Drawing;
-use super::loading::{Loading, print};
+use super::loading::{Loading, print, threads};
 use crate::error::Error;
 use crate::template::{Message, Template};
 use crate::tokens::Tokens;
@@ -19,12 +19,13 @@ pub struct Chat {
     #[command(flatten)]
     drawing: Drawing,
     /// Threads
-    #[arg(short, long, default_value_t = 2)]
+    #[arg(short, long, default_value_t = 2, value_parser = threads)]
     threads: usize,
 }
 
 impl Chat {
     pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Write) -> Result<(), Error> {
+        self.drawing.check()?;
         let mut decoder = self.loading.load(self.threads)?;
         let Some(tokens) = Tokens::of(decoder.model.file())? else {
             return Err(Error::Asked("the file has no vocabulary, so there is no conversation".to_owned()));

@@ -1,6 +1,6 @@
 //! `decoder check`: whether the logits are the same bits whatever computes them.
 
-use super::loading::{Loading, print};
+use super::loading::{Loading, print, threads};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use clap::Args;
@@ -14,7 +14,7 @@ pub struct Check {
     #[command(flatten)]
     loading: Loading,
     /// Numbers of threads, separated by commas
-    #[arg(long, default_value = "1,2", value_delimiter = ',')]
+    #[arg(long, default_value = "1,2", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
     /// Tokens to be read; without --tokens, how many are made up
     #[arg(long, default_value_t = 48)]
@@ -29,6 +29,16 @@ pub struct Check {
 
 impl Check {
     pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Error> {
+        let (option, count) = match self.tokens.len() {
+            0 => ("--count", self.count),
+            count => ("--tokens of", count),
+        };
+        if count == 0 {
+            return Err(Error::Asked(
+                "--count 0: there are no logits to compare\n  help: --count N, from 1 on".to_owned(),
+            ));
+        }
+        self.loading.fits(option, count)?;
         let isas: Vec<Option<Isa>> = if self.every_isa {
             let has = |isa: &Isa| {
                 let profile = CpuProfile::detect();
@@ -50,13 +60,18 @@ impl Check {
                     [] => (0..self.count).map(|index| (index * 7919 % vocab) as u32).collect(),
                     tokens => tokens.to_vec(),
                 };
-                // Blocks that don't divide the tokens, too.
-                let ways =
-                    [("token by token", 1), ("in batches of 7", 7), ("in batches", loading.batch as usize)];
-                for (way, size) in ways {
+                // Blocks that don't divide the tokens, too; each size once.
+                let mut sizes = [1, 7, tokens.len()].map(|size| size.min(loading.batch as usize)).to_vec();
+                sizes.dedup();
+                for size in sizes {
+                    let way = match size {
+                        1 => "token by token".to_owned(),
+                        size if size == tokens.len() => "in one batch".to_owned(),
+                        size => format!("in batches of {size}"),
+                    };
                     decoder.rewind(0);
                     let mut digest = FNV;
-                    for tokens in tokens.chunks(size.min(loading.batch as usize)) {
+                    for tokens in tokens.chunks(size) {
                         digest = fold(digest, decoder.feed(tokens, Wanted::All)?);
                     }
                     let name = isa.map_or("best", |isa| isa.name());

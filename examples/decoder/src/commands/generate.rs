@@ -1,6 +1,6 @@
 //! `decoder run`.
 
-use super::loading::{Loading, print, read_text};
+use super::loading::{Loading, print, read_text, threads};
 use super::output::TextFile;
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
@@ -29,7 +29,7 @@ pub struct Run {
     #[command(flatten)]
     drawing: Drawing,
     /// Threads
-    #[arg(short, long, default_value_t = 2)]
+    #[arg(short, long, default_value_t = 2, value_parser = threads)]
     threads: usize,
     /// Writes which kernels ran, and how often
     #[arg(long)]
@@ -64,8 +64,17 @@ pub struct Drawing {
 
 impl Drawing {
     pub(super) fn sampler(&self, decoder: &Decoder) -> Result<Sampler, Error> {
+        Sampler::new(self.sampling(), decoder.config.vocab)
+    }
+
+    /// Refuses numbers that mean nothing, before a model is loaded.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.sampling().check()
+    }
+
+    fn sampling(&self) -> Sampling {
         let Drawing { temperature, top_k, top_p, min_p, seed, .. } = *self;
-        Sampler::new(Sampling { top_k, top_p, min_p, temperature, seed }, decoder.config.vocab)
+        Sampling { top_k, top_p, min_p, temperature, seed }
     }
 
     /// Takes in `prompt`, then draws tokens until one ends the text, the answer is long enough, or the cache full; each goes to `print`.
@@ -109,6 +118,7 @@ impl Run {
             return self.loading.plan(self.threads, out);
         }
         // Before the model is loaded, which takes longer than to see this.
+        self.drawing.check()?;
         let text = match (&self.prompt, &self.file) {
             (Some(text), _) => Some(text.clone()),
             (None, Some(file)) => Some(read_text(file)?),

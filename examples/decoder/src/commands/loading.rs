@@ -1,9 +1,12 @@
 //! What subcommands share: loading a model, and text in and out.
 
 use crate::cache::CacheFormat;
+use crate::config::Config;
 use crate::decoder::{Decoder, Options};
 use crate::error::Error;
+use crate::restrict::isa_named;
 use clap::Args;
+use gristmill::gguf::Model;
 use gristmill::vocab::Isa;
 use serde::Serialize;
 use std::io::Write;
@@ -28,24 +31,43 @@ pub struct Loading {
     /// where rows are not of whole blocks of 256]
     #[arg(long)]
     pub head: Option<String>,
-    /// No kernels above this instruction set
-    #[arg(long, value_parser = isa)]
+    /// No kernels above this instruction set; goes before GRISTMILL_ISA
+    #[arg(long, value_parser = isa_named)]
     pub isa: Option<Isa>,
 }
 
-fn isa(name: &str) -> Result<Isa, String> {
-    let known = || Isa::ALL.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
-    Isa::ALL
-        .iter()
-        .copied()
-        .find(|isa| isa.name() == name)
-        .ok_or_else(|| format!("expected one of {}", known()))
+/// A number of threads, as the `gristmill` command takes it.
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    /// As many as there can be.
+    const MOST: usize = gristmill::MAX_THREADS;
+    match text.parse() {
+        Ok(count @ 1..=MOST) => Ok(count),
+        Ok(_) | Err(_) => Err(format!("threads are a number from 1 to {MOST}")),
+    }
 }
 
 impl Loading {
     pub(super) fn options(&self, threads: usize) -> Options {
         let Loading { context, cache, batch, head, isa, .. } = self.clone();
         Options { threads, context, cache, batch: batch as usize, head, isa }
+    }
+
+    /// Refuses more tokens than there are positions, by the header of the file: before the model is loaded and a list of tokens made.
+    pub(super) fn fits(&self, option: &str, tokens: usize) -> Result<(), Error> {
+        let model = Model::open(&self.model)?;
+        let config = Config::of(model.file())?;
+        let context = self.options(1).context(&config)?;
+        self.cache.check(&config)?;
+        if tokens <= context {
+            return Ok(());
+        }
+        let more = match config.context {
+            longest if longest > context => format!(", or --context N, up to {longest} for this model"),
+            _ => String::new(),
+        };
+        Err(Error::Asked(format!(
+            "{option} {tokens}: the context has {context} positions\n  help: {option} N, up to {context}{more}"
+        )))
     }
 
     /// Loads it and says on standard error what that took.

@@ -6,7 +6,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::head;
 use crate::joint::Source;
-use crate::weights::{restricted, survey};
+use crate::restrict::{restricted, tuned};
+use crate::weights::survey;
 use gristmill::gguf::{Model, TensorType};
 use gristmill::{CpuProfile, Request, Shape, Threads};
 use std::io::Write;
@@ -97,7 +98,8 @@ impl Loading {
         };
         let shape = Shape::new(1, n, k);
         let request = Request::matmul(&format, shape);
-        let prepared = model.registry().prepare_for(&request, CpuProfile::detect(), &restricted(self.isa))?;
+        let (restrict, tuning) = (restricted(self.isa)?, tuned(model.registry())?);
+        let prepared = model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
         // A layer holds its weights once for each packing that its kernels want.
         let mut packings: Vec<(Option<&str>, usize)> = Vec::new();
         let mut names = Vec::new();
