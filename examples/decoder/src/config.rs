@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use gristmill::GateFunction;
-use gristmill::gguf::{GgufFile, Value};
+use gristmill::gguf::{Gguf, GgufFile, Store, Value};
 
 /// Most elements of a head that [`attention`](crate::attention) keeps on its stack.
 pub const MAX_HEAD: usize = 256;
@@ -140,6 +140,15 @@ impl Config {
     /// # Errors
     /// [`Error::Architecture`], [`Error::Metadata`].
     pub fn of(file: &GgufFile) -> Result<Config, Error> {
+        let config = Config::declared(file)?;
+        Ok(Config { vocab: vocab(file, config.embd)?, ..config })
+    }
+
+    /// What the metadata alone says; the vocabulary, which is up to the embedding, counts as empty. Also for a file in the making.
+    ///
+    /// # Errors
+    /// As for [`Config::of`].
+    pub fn declared<B: Store>(file: &Gguf<B>) -> Result<Config, Error> {
         let name = file.architecture().ok_or_else(|| Error::Metadata {
             key: "general.architecture".to_owned(),
             why: "missing, so it is not known how the model computes".to_owned(),
@@ -225,7 +234,7 @@ impl Config {
             heads,
             kv_heads,
             head,
-            vocab: vocab(file, embd)?,
+            vocab: 0,
             context,
             eps: eps as f32,
             rope: keys.rope(head)?,
@@ -255,12 +264,12 @@ fn vocab(file: &GgufFile, embd: usize) -> Result<usize, Error> {
 }
 
 /// Metadata of one architecture.
-struct Keys<'a> {
-    file: &'a GgufFile,
+struct Keys<'a, B> {
+    file: &'a Gguf<B>,
     architecture: &'static Architecture,
 }
 
-impl Keys<'_> {
+impl<B: Store> Keys<'_, B> {
     fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture.name)
     }

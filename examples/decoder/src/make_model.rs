@@ -1,9 +1,9 @@
 //! Models of random numbers, so that everything can be tried without a download: the same file for the same sizes and seed.
 
-use crate::config::{Architecture, architecture};
+use crate::config::{Architecture, Config, architecture};
 use crate::error::{Error, zeros};
 use crate::floats::Float;
-use gristmill::gguf::{ArrayBuf, GgufWriter, TensorStream, Value};
+use gristmill::gguf::{ArrayBuf, Gguf, GgufWriter, TensorStream, Value, WriteError, unquantized_only};
 use gristmill::registry::FormatInfo;
 use gristmill::{CpuProfile, Quantizer, REGISTRY, Request, Restrict, Threads};
 use std::io::Write;
@@ -73,7 +73,9 @@ impl Stored {
 
     fn bytes(self, n: usize, k: usize) -> Result<usize, Error> {
         Ok(match self {
-            Stored::Float(float, _) => n * k * float.width(),
+            Stored::Float(float, _) => {
+                n.checked_mul(k).and_then(|values| values.checked_mul(float.width())).ok_or_else(too_large)?
+            }
             Stored::Format(format, _) => format.tensor_bytes(n, k)?,
         })
     }
@@ -104,6 +106,16 @@ enum Values {
     Rising,
 }
 
+/// Bytes of the largest file that is made: beyond what anybody tries things with.
+const MOST_BYTES: u64 = 1 << 38;
+/// Layers, and tokens of a vocabulary: beyond any model, and few enough that lists of them are small.
+const MOST_LAYERS: usize = 4096;
+const MOST_TOKENS: usize = 1 << 20;
+
+fn too_large() -> Error {
+    Error::Asked(format!("a model of these sizes is larger than {} GiB", MOST_BYTES >> 30))
+}
+
 /// Rows that are made at a time, where the format has no scale for the whole tensor.
 const PIECE: usize = 64;
 
@@ -114,11 +126,22 @@ impl Recipe {
     /// Sizes that don't go together, formats that can't be made, a file that can't be written.
     pub fn write(&self, path: &Path, threads: &Threads) -> Result<(), Error> {
         let facts = architecture(&self.architecture)?;
+        self.check(facts)?;
         let tensors = self.tensors(facts)?;
         let mut writer = GgufWriter::new();
         self.metadata(facts, &mut writer)?;
+        if self.vocabulary {
+            vocabulary(self.vocab, &mut writer)?;
+        } else {
+            writer.metadata("tokenizer.ggml.model", Value::String("no_vocab"))?;
+        }
+        let mut all = 0u64;
         for tensor in &tensors {
-            let bytes = tensor.stored.bytes(tensor.n, tensor.k)?;
+            let bytes = tensor.bytes()?;
+            all = all.saturating_add(bytes as u64);
+            if all > MOST_BYTES {
+                return Err(too_large());
+            }
             let (n, k) = (tensor.n as u64, tensor.k as u64);
             let vector = tensor.n == 1 && !matches!(tensor.values, Values::Matrix);
             let dims = match tensor.stack {
@@ -128,7 +151,36 @@ impl Recipe {
             };
             writer.tensor(&tensor.name, &dims, tensor.stored.number(), bytes as u64)?;
         }
-        writer.create(path, |stream| tensors.iter().try_for_each(|tensor| self.data(tensor, stream, threads)))
+        let written = writer
+            .create(path, |stream| tensors.iter().try_for_each(|tensor| self.data(tensor, stream, threads)));
+        written.map_err(|error| match error {
+            // Of the file it knows that it is one.
+            Error::Write(WriteError::Sink(source)) => {
+                Error::Io { action: "write", path: path.to_owned(), source }
+            }
+            error => error,
+        })
+    }
+
+    /// Refuses what could not be run, by the code that reads a model, and what would never be finished.
+    fn check(&self, facts: &Architecture) -> Result<(), Error> {
+        if self.layers > MOST_LAYERS {
+            return Err(Error::Asked(format!(
+                "--layers {}: a model of random numbers has up to {MOST_LAYERS}",
+                self.layers
+            )));
+        }
+        if self.vocabulary && self.vocab > MOST_TOKENS {
+            return Err(Error::Asked(format!(
+                "--vocab {}: a vocabulary of random numbers has up to {MOST_TOKENS} tokens\n  help: --no-vocab writes none",
+                self.vocab
+            )));
+        }
+        let mut writer = GgufWriter::new();
+        self.metadata(facts, &mut writer)?;
+        let header = writer.write_to(Vec::new())?.finish()?;
+        Config::declared(&Gguf::parse(header, &unquantized_only)?)?;
+        Ok(())
     }
 
     fn head(&self) -> Result<usize, Error> {
@@ -169,7 +221,7 @@ impl Recipe {
             let name = |name: &str| format!("blk.{layer}.{name}");
             let mut matrix = |tensors: &mut Vec<Declared>, of: &str, n: usize, k, stack: Option<usize>| {
                 let stored = turn.next().unwrap_or(f32);
-                let n = n * stack.unwrap_or(1);
+                let n = n.saturating_mul(stack.unwrap_or(1));
                 tensors.push(Declared { name: name(of), n, k, stack, stored, values: Values::Matrix });
             };
             tensors.push(vector(name("attn_norm.weight"), embd, Values::Norm));
@@ -238,10 +290,6 @@ impl Recipe {
         writer.metadata(&format!("{name}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5))?;
         let base = if facts.name == "llama" { 10_000.0 } else { 500_000.0 };
         writer.metadata(&format!("{name}.rope.freq_base"), Value::F32(base))?;
-        if self.vocabulary {
-            return vocabulary(self.vocab, writer);
-        }
-        writer.metadata("tokenizer.ggml.model", Value::String("no_vocab"))?;
         Ok(())
     }
 
@@ -293,6 +341,11 @@ impl Recipe {
 }
 
 impl Declared {
+    /// Bytes of all rows.
+    fn bytes(&self) -> Result<usize, Error> {
+        self.stored.bytes(self.n, self.k)
+    }
+
     /// Random numbers for rows from `first` on.
     fn fill(&self, seed: u64, first: usize, values: &mut [f32]) {
         // FNV-1a of the name, so that each tensor has numbers of its own.

@@ -415,6 +415,36 @@ fn restrictions_of_the_environment_hold() {
 }
 
 #[test]
+fn what_is_made_can_be_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made.gguf").to_str().unwrap().to_owned();
+    for (options, expected) in [
+        (&["--arch", "qwen3moe", "--experts", "0"][..], "qwen3moe.expert_count"),
+        (&["--arch", "qwen3moe", "--experts", "4", "--experts-used", "5"], "5 of 4 experts"),
+        (&["--kv-heads", "3"], "3 does not divide 4 heads"),
+        (&["--head-dim", "512"], "even and up to 256"),
+        (&["--head-dim", "33"], "even and up to 256"),
+        (&["--context", "0"], "llama.context_length"),
+        (&["--context", "99999999999"], "context_length"),
+        (&["--layers", "0"], "llama.block_count"),
+        (&["--layers", "1000000000"], "--layers 1000000000"),
+        (&["--vocab", "1000000000"], "--vocab 1000000000"),
+        (&["--head-dim", "64", "--embd", "4194304", "--ffn", "4194304"], "larger than 256 GiB"),
+        (
+            &["--no-vocab", "--vocab", "4294967295", "--head-dim", "64", "--embd", "16777216"],
+            "larger than 256 GiB",
+        ),
+        (&["--threads", "0"], "threads are a number from 1"),
+    ] {
+        refused(&[&["make-model", "-o", &path], options].concat(), expected);
+        assert!(!Path::new(&path).exists(), "{options:?}");
+    }
+    if cfg!(target_os = "linux") {
+        refused(&["make-model", "-o", "/dev/full"], "cannot write /dev/full");
+    }
+}
+
+#[test]
 fn a_receipt_overwrites_nothing_that_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = &model(folder.path(), "model.gguf", &[]);

@@ -1,6 +1,6 @@
 //! `decoder make-model`.
 
-use super::loading::print;
+use super::loading::{length, mebibytes, print, threads};
 use crate::error::Error;
 use crate::make_model::Recipe;
 use clap::Args;
@@ -63,7 +63,7 @@ pub struct MakeModel {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Threads that make the numbers
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = threads)]
     threads: usize,
     /// The file to write
     #[arg(short, long)]
@@ -93,13 +93,6 @@ impl MakeModel {
             seed: self.seed,
         };
         recipe.write(&path, &threads)?;
-        print(
-            out,
-            format_args!(
-                "{}: {} MiB\n",
-                path.display(),
-                super::loading::mebibytes(super::loading::length(&path)?)
-            ),
-        )
+        print(out, format_args!("{}: {} MiB\n", path.display(), mebibytes(length(&path)?)))
     }
 }
