@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use decoder::commands::{Command, run};
+use gristmill::text::PrintableLines;
 use std::process::ExitCode;
 
 /// Runs language models from GGUF files on gristmill's kernels.
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
     match run(command, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Names and texts of files are whatever somebody wrote there.
+            eprintln!("error: {}", PrintableLines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

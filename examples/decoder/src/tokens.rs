@@ -3,7 +3,7 @@
 use crate::error::Error;
 use gristmill::gguf::{GgufFile, Value};
 use serde_json::{Value as Json, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tokenizers::Tokenizer;
 
 /// The vocabulary of a file.
@@ -106,6 +106,29 @@ impl Tokens {
     }
 }
 
+/// Bytes of the longest token that is read: SentencePiece makes pieces of up to 512 characters (`max_sentencepiece_length`), and UTF-8 has
+/// up to four bytes for each. Work on a vocabulary grows with the square of it.
+const MOST_BYTES: usize = 2048;
+
+/// Refuses merges whose parts or whole are no tokens, by their number: the library speaks of a JSON that nobody sees.
+fn check_merges(tokens: &[&str], merges: &[&str]) -> Result<(), Error> {
+    let known: HashSet<&str> = tokens.iter().copied().collect();
+    for (number, merge) in merges.iter().enumerate() {
+        let wrong = |why: String| Err(Error::Tokenizer(format!("merge {number}, `{merge}`, {why}")));
+        let Some((left, right)) = merge.split_once(' ') else {
+            return wrong("is not two tokens with a space between them".to_owned());
+        };
+        let whole = format!("{left}{right}");
+        if let Some(missing) = [left, right, &whole].into_iter().find(|part| !known.contains(part)) {
+            return wrong(format!(
+                "needs the token `{missing}`, which is not among the {} of the file",
+                tokens.len()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn failed(error: tokenizers::Error) -> Error {
     Error::Tokenizer(error.to_string())
 }
@@ -140,6 +163,12 @@ impl<'a> Keys<'a> {
     /// The tokens, and those that are not ordinary text.
     fn tokens(&self) -> Result<(Vec<&'a str>, Vec<Json>), Error> {
         let tokens = self.list("tokens", |value| value.as_str())?;
+        if let Some((id, token)) = tokens.iter().enumerate().find(|(_, token)| token.len() > MOST_BYTES) {
+            return Err(Error::Tokenizer(format!(
+                "token {id} has {} bytes; up to {MOST_BYTES} are read, which no vocabulary comes near",
+                token.len()
+            )));
+        }
         let kinds = match self.value("token_type") {
             Some(_) => self.list("token_type", |value| value.as_u64())?,
             None => Vec::new(),
@@ -170,6 +199,7 @@ fn vocabulary(tokens: &[&str]) -> serde_json::Map<String, Json> {
 fn byte_pairs(keys: &Keys<'_>) -> Result<Tokenizer, Error> {
     let (tokens, added) = keys.tokens()?;
     let merges = keys.list("merges", |value| value.as_str())?;
+    check_merges(&tokens, &merges)?;
     let pre = keys.text("pre")?.unwrap_or("default");
     let Some((_, words)) = WORDS.iter().find(|(names, _)| names.contains(&pre)) else {
         let known: Vec<&str> = WORDS.iter().flat_map(|(names, _)| names.iter().copied()).collect();
