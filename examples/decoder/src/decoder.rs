@@ -154,6 +154,11 @@ impl Decoder {
         self.cache.context() - self.position
     }
 
+    /// Places in it.
+    pub fn context(&self) -> usize {
+        self.cache.context()
+    }
+
     /// What keys and values are held as.
     pub fn cache_format(&self) -> CacheFormat {
         self.cache.format()

@@ -483,6 +483,66 @@ fn a_vocabulary_that_is_not_whole_is_told_by_its_tokens() {
     refused(&["run", &one, "-p", "a"], "merge 0, `ab`, is not two tokens");
 }
 
+/// What `chat` prints on both outputs for these lines, and its exit code.
+fn chat(path: &str, arguments: &[&str], lines: &[u8]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_decoder"));
+    command.args(["chat", path]).args(arguments);
+    command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let lines = lines.to_vec();
+    // It may end before it has read all.
+    let writer = std::thread::spawn(move || drop(std::io::Write::write_all(&mut input, &lines)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let [out, error] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.code(), out, error)
+}
+
+#[test]
+fn a_conversation_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    // A line that is no text, and a next one.
+    let (code, out, error) = chat(path, &["-n", "3"], b"caf\xe9\nthe\n");
+    assert!(code == Some(0) && error.contains("not UTF-8: byte 3"), "{error}");
+    assert_eq!(out.matches("> ").count(), 3, "{out}");
+    // More turns than the context holds.
+    let (code, out, error) = chat(path, &["-n", "6", "--system", "b"], "a b c\n".repeat(9).as_bytes());
+    assert!(
+        code == Some(0)
+            && error.contains("the context of 64 positions is full: the oldest turns were dropped, 1"),
+        "{error}"
+    );
+    assert_eq!(out.matches("> ").count(), 10, "{out}");
+    // One that is too long by itself.
+    let (code, _, error) = chat(path, &["-n", "6"], [&b"a ".repeat(70)[..], b"\nthe\n"].concat().as_slice());
+    assert!(code == Some(0) && error.contains("leaves no room for an answer"), "{error}");
+    let (code, _, error) = chat(path, &["-n", "6"], &vec![0; 3 << 20]);
+    assert!(code == Some(1) && error.contains("longer than 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn escape_sequences_of_a_file_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    for (key, value) in [
+        ("general.architecture", "x\u{1b}[2Jx"),
+        ("tokenizer.ggml.pre", "x\u{1b}[2Jx"),
+        ("tokenizer.ggml.model", "x\u{1b}[2Jx"),
+        ("general.type", "x\u{1b}[2Jx"),
+        ("tokenizer.chat_template", "{{ raise_exception('x\u{1b}[2Jx') }}"),
+    ] {
+        let (code, _, error) = chat(&declaring(path, key, Value::String(value)), &[], b"a\n");
+        assert_eq!(code, Some(1), "{key}: {error}");
+        assert!(!error.contains('\u{1b}') && error.contains("x\\u{1b}[2Jx"), "{key}: {error}");
+    }
+}
+
 #[test]
 fn a_receipt_overwrites_nothing_that_is_read() {
     let folder = tempfile::tempdir().unwrap();

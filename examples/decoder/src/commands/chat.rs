@@ -1,7 +1,8 @@
 //! `decoder chat`.
 
 use super::generate::Drawing;
-use super::loading::{Loading, print, threads};
+use super::lines::{self, Line};
+use super::loading::{Loading, print, print_generated, threads};
 use crate::error::Error;
 use crate::template::{Message, Template};
 use crate::tokens::Tokens;
@@ -34,22 +35,51 @@ impl Chat {
         let mut sampler = self.drawing.sampler(&decoder)?;
         let mut messages: Vec<Message> = Vec::new();
         messages.extend(self.system.map(|content| Message { role: "system", content }));
+        // What stays when turns are dropped.
+        let kept = messages.len();
+        // Places that an answer is to find.
+        let context = decoder.context();
+        let most = context - self.drawing.count().min(context / 4).max(1);
         // What is in the cache.
         let mut read: Vec<u32> = Vec::new();
-        let mut line = String::new();
         loop {
             print(out, format_args!("> "))?;
-            line.clear();
-            let failed = |source| Error::Io { action: "read", path: "standard input".into(), source };
-            if input.read_line(&mut line).map_err(failed)? == 0 {
-                return print(out, format_args!("\n"));
-            }
+            let line = match lines::read(input)? {
+                Line::End => return print(out, format_args!("\n")),
+                Line::Text(line) => line,
+                Line::NotText(at) => {
+                    eprintln!("(this line is not UTF-8: byte {at} begins no character; it was left out)");
+                    continue;
+                }
+            };
             if line.trim().is_empty() {
                 continue;
             }
             messages.push(Message { role: "user", content: line.trim().to_owned() });
             // Templates write the token that begins a text themselves.
-            let all = tokens.encode_middle(&template.render(&messages, tokens.special())?)?;
+            let encode =
+                |messages: &[Message]| tokens.encode_middle(&template.render(messages, tokens.special())?);
+            let mut all = encode(&messages)?;
+            let mut dropped = 0;
+            while all.len() > most && messages.len() > kept + 2 {
+                // What was said and what was answered.
+                messages.drain(kept..kept + 2);
+                dropped += 1;
+                all = encode(&messages)?;
+            }
+            if dropped > 0 {
+                eprintln!(
+                    "(the context of {context} positions is full: the oldest turns were dropped, {dropped} of them)"
+                );
+            }
+            if all.len() > most {
+                eprintln!(
+                    "(this message takes {} tokens of a context of {context} positions, which leaves no room for an answer; it was left out)",
+                    all.len()
+                );
+                messages.pop();
+                continue;
+            }
             // What is the same as before stays in the cache, but for the last token: its logits are needed.
             let same =
                 read.iter().zip(&all).take_while(|(a, b)| a == b).count().min(all.len().saturating_sub(1));
@@ -67,13 +97,16 @@ impl Chat {
                     match stream(token)? {
                         Some(text) => {
                             answer.push_str(&text);
-                            print(out, format_args!("{text}"))
+                            print_generated(out, &text)
                         }
                         None => Ok(()),
                     }
                 },
             )?;
             print(out, format_args!("\n"))?;
+            if decoder.room() == 0 && made.len() < self.drawing.count() {
+                eprintln!("(the answer ends here, as the context of {context} positions is full)");
+            }
             read = all;
             read.extend(made);
             read.truncate(decoder.position());

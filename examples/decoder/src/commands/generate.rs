@@ -1,6 +1,6 @@
 //! `decoder run`.
 
-use super::loading::{Loading, print, read_text, threads};
+use super::loading::{Loading, print, print_generated, read_text, threads};
 use super::output::TextFile;
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
@@ -65,6 +65,11 @@ pub struct Drawing {
 impl Drawing {
     pub(super) fn sampler(&self, decoder: &Decoder) -> Result<Sampler, Error> {
         Sampler::new(self.sampling(), decoder.config.vocab)
+    }
+
+    /// Most tokens of an answer.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Refuses numbers that mean nothing, before a model is loaded.
@@ -163,7 +168,7 @@ impl Run {
                     &prompt,
                     |token| tokens.ends(token),
                     |token| match stream(token)? {
-                        Some(text) => print(out, format_args!("{text}")),
+                        Some(text) => print_generated(out, &text),
                         None => Ok(()),
                     },
                 )?

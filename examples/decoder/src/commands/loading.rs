@@ -9,7 +9,7 @@ use clap::Args;
 use gristmill::gguf::Model;
 use gristmill::vocab::Isa;
 use serde::Serialize;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -125,6 +125,24 @@ pub(super) fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<
     print(out, format_args!("{json}\n"))
 }
 
+/// Prints what a model made. Where a terminal reads it, control characters but line ends and tabs are shown as escapes, as a model may
+/// write any; elsewhere the text goes out as it is.
+pub(super) fn print_generated(out: &mut dyn Write, text: &str) -> Result<(), Error> {
+    if std::io::stdout().is_terminal() {
+        return print(out, format_args!("{}", without_controls(text)));
+    }
+    print(out, format_args!("{text}"))
+}
+
+fn without_controls(text: &str) -> String {
+    let one = |c: char| match c {
+        '\n' | '\t' => c.to_string(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(one).collect()
+}
+
 /// A text file.
 pub(super) fn read_text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
@@ -133,4 +151,17 @@ pub(super) fn read_text(path: &Path) -> Result<String, Error> {
         let at = error.utf8_error().valid_up_to();
         Error::Asked(format!("{} is not UTF-8: byte {at} begins no character", path.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    /// What a terminal obeys; marks that join emoji stay.
+    #[test]
+    fn controls_are_escaped_for_a_terminal() {
+        assert_eq!(super::without_controls("a\n\tb\u{1b}[2J\r\u{9b}"), "a\n\tb\\u{1b}[2J\\r\\u{9b}");
+        assert_eq!(
+            super::without_controls("gr\u{f6}\u{df}e \u{1f468}\u{200d}\u{1f469}"),
+            "gr\u{f6}\u{df}e \u{1f468}\u{200d}\u{1f469}"
+        );
+    }
 }

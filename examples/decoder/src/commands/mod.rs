@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod check;
 mod generate;
+mod lines;
 mod loading;
 mod make;
 mod output;
