@@ -131,7 +131,7 @@ fn longer(context: usize, longest: usize) -> String {
     if context < longest {
         return format!("\n  help: --context N, up to {longest} for this model");
     }
-    format!(", and the model was made for no more\n  help: a shorter text")
+    ", and the model was made for no more\n  help: a shorter text".to_owned()
 }
 
 /// A vector of `len` zeros, or an error.
