@@ -194,7 +194,7 @@ impl Config {
                 }
                 Some(Experts { count, used })
             }
-            None if architecture.experts => return Err(keys.wrong("expert_count", "missing".to_owned())),
+            None if architecture.experts => return Err(keys.wrong("expert_count", "missing or 0".to_owned())),
             Some(count) => {
                 return Err(keys.wrong(
                     "expert_count",

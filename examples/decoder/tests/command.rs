@@ -481,6 +481,10 @@ fn a_vocabulary_that_is_not_whole_is_told_by_its_tokens() {
     refused(&["run", &whole, "-p", "a"], "needs the token `xx`, which is not among the 300 of the file");
     let one = declaring(path, "tokenizer.ggml.merges", strings(&["ab"]).value());
     refused(&["run", &one, "-p", "a"], "merge 0, `ab`, is not two tokens");
+    for command in [&["run", &one, "-p", "a"][..], &["chat", &one]] {
+        let error = decoder(command).stderr;
+        assert!(!String::from_utf8_lossy(&error).contains("loaded in"), "{command:?}");
+    }
 }
 
 /// What `chat` prints on both outputs for these lines, and its exit code.

@@ -27,11 +27,12 @@ pub struct Chat {
 impl Chat {
     pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Write) -> Result<(), Error> {
         self.drawing.check()?;
-        let mut decoder = self.loading.load(self.threads)?;
-        let Some(tokens) = Tokens::of(decoder.model.file())? else {
+        let header = self.loading.header()?;
+        let Some(tokens) = Tokens::of(header.file())? else {
             return Err(Error::Asked("the file has no vocabulary, so there is no conversation".to_owned()));
         };
-        let template = Template::of(decoder.model.file())?;
+        let template = Template::of(header.file())?;
+        let mut decoder = self.loading.load(self.threads)?;
         let mut sampler = self.drawing.sampler(&decoder)?;
         let mut messages: Vec<Message> = Vec::new();
         messages.extend(self.system.map(|content| Message { role: "system", content }));

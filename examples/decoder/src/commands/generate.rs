@@ -142,8 +142,7 @@ impl Run {
             .collect();
         let receipt =
             self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()?;
-        let mut decoder = self.loading.load(self.threads)?;
-        let tokens = Tokens::of(decoder.model.file())?;
+        let tokens = Tokens::of(self.loading.header()?.file())?;
         let prompt = match (&text, &tokens) {
             (Some(text), Some(tokens)) => tokens.encode(text)?,
             (Some(_), None) => {
@@ -154,6 +153,7 @@ impl Run {
             }
             (None, _) => self.tokens.clone(),
         };
+        let mut decoder = self.loading.load(self.threads)?;
         let recording = Recording::new(&REGISTRY);
         if receipt.is_some() {
             decoder.record(&recording)?;

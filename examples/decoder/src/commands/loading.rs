@@ -70,6 +70,13 @@ impl Loading {
         )))
     }
 
+    /// The header of the file, of a model that there is a forward pass for: for what can be seen before the weights are loaded.
+    pub(super) fn header(&self) -> Result<Model, Error> {
+        let model = Model::open(&self.model)?;
+        Config::of(model.file())?;
+        Ok(model)
+    }
+
     /// Loads it and says on standard error what that took.
     pub(super) fn load(&self, threads: usize) -> Result<Decoder, Error> {
         let start = Instant::now();
