@@ -19,6 +19,21 @@ pub fn add(environment: &mut Environment<'_>) {
     environment.add_filter("split", split);
     environment.add_filter("lines", lines);
     environment.add_filter("format", printf);
+    // A list that holds others twice, and they others, is longer as text than the engine sees.
+    environment.add_filter("string", |state: &State, value: &Value| {
+        measure(state, value, MOST_DEPTH)?;
+        filters::string(state, value)
+    });
+    environment.add_filter(
+        "tojson",
+        |state: &State, value: &Value, indent: Option<Value>, kwargs: Kwargs| {
+            measure(state, value, MOST_DEPTH)?;
+            filters::tojson(value, indent, kwargs)
+        },
+    );
+    environment.add_filter("pprint", |state: &State, value: &Value| {
+        measure(state, value, MOST_DEPTH).map(|_| filters::pprint(value))
+    });
     environment.set_unknown_method_callback(method);
     environment.set_formatter(|out, state, value| {
         measure(state, value, MOST_DEPTH)?;
