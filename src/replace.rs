@@ -116,16 +116,12 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn beside(target: &Path) -> io::Result<NamedTempFile> {
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        Some(_) | None => PathBuf::from("."),
-    };
     let mut builder = tempfile::Builder::new();
     builder.prefix(".gristmill-").suffix(".part");
     // A temporary file is private by default; the finished one is a file like any other.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+    builder.tempfile_in(folder_of(target))
 }
 
 /// Whether two paths name one file, by links of either kind too. `false` where one of them names nothing, or no file.
@@ -143,6 +139,26 @@ pub fn is_same_file(a: &Path, b: &Path) -> bool {
     {
         matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
     }
+}
+
+/// Whether two paths name one file, or would if it were made: of files that are not there, links and folders are followed.
+pub fn is_same_place(a: &Path, b: &Path) -> bool {
+    is_same_file(a, b) || matches!((place(a), place(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Where a file would be made that is not there: its folder by its one true name.
+fn place(path: &Path) -> io::Result<PathBuf> {
+    if fs::metadata(path).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let end = end_of_links(path)?;
+    let name = end.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(fs::canonicalize(folder_of(&end))?.join(name))
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -217,6 +233,18 @@ mod tests {
             assert!(is_same_file(&a, &soft) && is_same_file(&hard, &a) && is_same_file(&hard, &soft));
         }
         let _ = hard;
+        // Of files that are not there, the places count.
+        let [new, other] = ["new", "other"].map(|name| folder.path().join(name));
+        assert!(is_same_place(&a, &folder.path().join(".").join("a")) && !is_same_place(&a, &b));
+        assert!(is_same_place(&new, &folder.path().join(".").join("new")));
+        assert!(!is_same_place(&new, &other) && !is_same_place(&new, &a));
+        #[cfg(unix)]
+        {
+            let [link, inside] = ["link", "inside"].map(|name| folder.path().join(name));
+            std::os::unix::fs::symlink("new", &link)?;
+            std::os::unix::fs::symlink(folder.path(), &inside)?;
+            assert!(is_same_place(&link, &inside.join("new")) && !is_same_place(&link, &other));
+        }
         Ok(())
     }
 }

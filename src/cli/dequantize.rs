@@ -1,6 +1,7 @@
 //! `gristmill dequantize`: a format's bytes to f32.
 
 use super::error::{CliError, Outcome};
+use super::output::Files;
 use super::{raw, request, run};
 use gristmill::Threads;
 use std::io::Write;
@@ -27,6 +28,13 @@ pub struct Arguments {
     pub(super) input: PathBuf,
     /// Output, f32
     pub(super) output: PathBuf,
+}
+
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        Files::default().reads([&self.input]).writes([&self.output])
+    }
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {

@@ -32,6 +32,11 @@ pub struct TypeArguments {
 }
 
 impl TypeArguments {
+    /// The file of tile sizes that is read.
+    pub fn kernel_config(&self) -> Option<&PathBuf> {
+        self.kernel_config.as_ref()
+    }
+
     /// The formats of this build, with what the arguments name.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
+use super::output::Files;
 use super::table::{Side, Table, counted, measured};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, kernels};
@@ -36,6 +37,14 @@ pub struct Arguments {
     /// Print JSON: records and comparisons
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        let files = Files::default().reads(&self.add);
+        if self.add.is_empty() { files } else { files.updates([&self.store]) }
+    }
 }
 
 /// What `history --json` prints.

@@ -52,6 +52,7 @@ use clap::{Parser, Subcommand};
 pub(crate) use error::is_no_kernel;
 use error::{CliError, Outcome};
 use gristmill::text::PrintableLines;
+use output::Files;
 pub use plain::Plain;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
@@ -99,6 +100,40 @@ pub enum Command {
     CompareBackend(compare_backend::Arguments),
 }
 
+impl Command {
+    /// The files that it reads and those that it writes.
+    fn named(&self) -> Files<'_> {
+        match self {
+            Command::Run(arguments) => arguments.files(),
+            Command::Tune(arguments) => arguments.files(),
+            Command::Validate(arguments) => arguments.files(),
+            Command::Quantize(arguments) => arguments.files(),
+            Command::Dequantize(arguments) => arguments.files(),
+            #[cfg(feature = "ops")]
+            Command::History(arguments) => arguments.files(),
+            #[cfg(feature = "ops")]
+            Command::Report(arguments) => arguments.files(),
+            // These print, but for the records of a device, which have a folder of their own.
+            Command::List(_)
+            | Command::Explain(_)
+            | Command::Inspect(_)
+            | Command::Plan(_)
+            | Command::Verify(_)
+            | Command::VerifyReceipt(_)
+            | Command::Bench(_)
+            | Command::DeviceReport(_)
+            | Command::Check(_)
+            | Command::Emit(_)
+            | Command::Doctor(_)
+            | Command::Docs(_)
+            | Command::AnalyzeLibrary(_)
+            | Command::CompareBackend(_) => Files::default(),
+            #[cfg(feature = "ops")]
+            Command::Top(_) => Files::default(),
+        }
+    }
+}
+
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     full_files_are_errors();
@@ -111,8 +146,14 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
     };
-    let mut out = Plain::new(io::BufWriter::new(io::stdout().lock()));
-    let outcome = dispatch(arguments.command, &mut out).and_then(|outcome| {
+    let files = arguments.command.named();
+    // What a command prints would be mixed into an output that goes there.
+    let to: Box<dyn Write> = match files.has_standard_output() {
+        true => Box::new(io::stderr()),
+        false => Box::new(io::stdout().lock()),
+    };
+    let mut out = Plain::new(io::BufWriter::new(to));
+    let outcome = files.check().and_then(|()| dispatch(&arguments.command, &mut out)).and_then(|outcome| {
         out.flush()?;
         Ok(outcome)
     });
@@ -145,34 +186,34 @@ fn full_files_are_errors() {}
 ///
 /// # Errors
 /// What stopped it.
-pub fn dispatch(command: Command, out: &mut Plain<impl Write>) -> Result<Outcome, CliError> {
+pub fn dispatch(command: &Command, out: &mut Plain<impl Write>) -> Result<Outcome, CliError> {
     match command {
-        Command::Run(arguments) => run::run(&arguments, out),
-        Command::List(arguments) => list::run(&arguments, out),
-        Command::Explain(arguments) => explain::run(&arguments, out),
-        Command::Inspect(arguments) => inspect::run(&arguments, out),
-        Command::Plan(arguments) if !arguments.devices.is_empty() => plan_devices::run(&arguments, out),
-        Command::Plan(arguments) => plan::run(&arguments, out),
-        Command::Verify(arguments) => verify::run(&arguments, out),
-        Command::VerifyReceipt(arguments) => verify_receipt::run(&arguments, out),
-        Command::Bench(arguments) => bench::run(&arguments, out),
-        Command::Tune(arguments) => tune::run(&arguments, out),
-        Command::Validate(arguments) => validate::run(&arguments, out),
-        Command::DeviceReport(arguments) => device_report::run(&arguments, out),
-        Command::Check(arguments) if io::stdout().is_terminal() => check::run(&arguments, out.with_colours()),
-        Command::Check(arguments) => check::run(&arguments, out),
-        Command::Emit(arguments) => emit::run(&arguments, out),
-        Command::Quantize(arguments) => quantize::run(&arguments, out),
-        Command::Dequantize(arguments) => dequantize::run(&arguments, out),
-        Command::Doctor(arguments) => doctor::run(&arguments, out),
-        Command::Docs(arguments) => docs::run(&arguments, out),
+        Command::Run(arguments) => run::run(arguments, out),
+        Command::List(arguments) => list::run(arguments, out),
+        Command::Explain(arguments) => explain::run(arguments, out),
+        Command::Inspect(arguments) => inspect::run(arguments, out),
+        Command::Plan(arguments) if !arguments.devices.is_empty() => plan_devices::run(arguments, out),
+        Command::Plan(arguments) => plan::run(arguments, out),
+        Command::Verify(arguments) => verify::run(arguments, out),
+        Command::VerifyReceipt(arguments) => verify_receipt::run(arguments, out),
+        Command::Bench(arguments) => bench::run(arguments, out),
+        Command::Tune(arguments) => tune::run(arguments, out),
+        Command::Validate(arguments) => validate::run(arguments, out),
+        Command::DeviceReport(arguments) => device_report::run(arguments, out),
+        Command::Check(arguments) if io::stdout().is_terminal() => check::run(arguments, out.with_colours()),
+        Command::Check(arguments) => check::run(arguments, out),
+        Command::Emit(arguments) => emit::run(arguments, out),
+        Command::Quantize(arguments) => quantize::run(arguments, out),
+        Command::Dequantize(arguments) => dequantize::run(arguments, out),
+        Command::Doctor(arguments) => doctor::run(arguments, out),
+        Command::Docs(arguments) => docs::run(arguments, out),
         #[cfg(feature = "ops")]
-        Command::History(arguments) => history::run(&arguments, out),
+        Command::History(arguments) => history::run(arguments, out),
         #[cfg(feature = "ops")]
-        Command::Report(arguments) => report::run(&arguments, out),
+        Command::Report(arguments) => report::run(arguments, out),
         #[cfg(feature = "ops")]
-        Command::Top(arguments) => top::run(&arguments, io::stdout().is_terminal(), out),
-        Command::AnalyzeLibrary(arguments) => analyze_library::run(&arguments, out),
-        Command::CompareBackend(arguments) => compare_backend::run(&arguments, out),
+        Command::Top(arguments) => top::run(arguments, io::stdout().is_terminal(), out),
+        Command::AnalyzeLibrary(arguments) => analyze_library::run(arguments, out),
+        Command::CompareBackend(arguments) => compare_backend::run(arguments, out),
     }
 }

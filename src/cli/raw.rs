@@ -57,7 +57,6 @@ pub fn quantize(
     out: &mut dyn Write,
 ) -> Result<Outcome, CliError> {
     let info = request::format(format)?;
-    output::spares(output, &[input])?;
     let values = read_f32(input)?;
     let n = rows(input, values.len(), row)?;
     let prepared = REGISTRY.prepare_from_env(&Request::quantize(format, quantizer, n, row))?;
@@ -89,7 +88,6 @@ pub fn dequantize(
         Some(importer) => importer.format(),
         None => request::format(format)?,
     };
-    output::spares(output, &[input])?;
     Need::new().and(&[length(input)?], 2).check(|| format!("`{}`", input.display()), LESS)?;
     let bytes = std::fs::read(input).map_err(CliError::file("read", input))?;
     let tail = info.tensor_bytes(0, row)?;

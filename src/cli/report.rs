@@ -2,14 +2,14 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
-use super::output;
+use super::output::{self, Files};
 use gristmill::text::PrintableLines;
 use gristmill::{REGISTRY, kernels};
 use gristmill_ops::Records;
 use gristmill_ops::read::read;
 use gristmill_ops::report::Report;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Say what measurements show: which kernels cost most, trends, what is unusual, what to do
 ///
@@ -27,10 +27,14 @@ pub struct Arguments {
     json: bool,
 }
 
-pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    if let Some(page) = &arguments.html {
-        output::spares(page, &arguments.files.iter().map(PathBuf::as_path).collect::<Vec<&Path>>())?;
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        Files::default().reads(&self.files).writes(&self.html)
     }
+}
+
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let mut all = Records::default();
     for path in &arguments.files {
         let records = read(path, &REGISTRY, Some(kernels::COMPILER))?;
@@ -41,16 +45,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
     }
     let report = Report::of(&all);
+    let printed = if arguments.json {
+        print_json(out, &report)
+    } else {
+        write!(out, "{}", PrintableLines(&report.to_text())).map_err(CliError::from)
+    };
     if let Some(page) = &arguments.html {
         let html = report
             .to_html()
             .map_err(|error| CliError::usage(format!("the page can't be made: {error}"), "report this"))?;
         output::write(page, html.as_bytes())?;
     }
-    if arguments.json {
-        print_json(out, &report)?;
-    } else {
-        write!(out, "{}", PrintableLines(&report.to_text()))?;
-    }
-    Ok(Outcome::Yes)
+    printed.map(|()| Outcome::Yes)
 }

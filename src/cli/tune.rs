@@ -34,28 +34,35 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         named.is_empty() || named.iter().any(|named| named.name == format.name)
     };
     let formats: Vec<&'static FormatInfo> = REGISTRY.formats.iter().filter(chosen).collect();
-    // Parts of other processors and GPUs stay. Read first, so that what can't be kept is refused before anything is measured.
-    let existing = existing(&arguments.out)?;
+    // Parts of other processors and GPUs stay. Looked at first, so that what can't be kept is refused before anything is measured.
+    existing(&arguments.out)?;
     let tuning = Tuning::of(match arguments.device.kind {
         DeviceKind::Cpu => on_cpu(arguments, &formats)?,
         DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => on_gpu(arguments, &formats)?,
     });
-    output::write(&arguments.out, tuning.text(&existing).as_bytes())?;
-    print(&tuning, arguments.device, out)?;
+    let printed = print(&tuning, arguments.device, out);
+    // Read again: another `tune` may have written meanwhile.
+    output::update(&arguments.out, |old| Ok(tuning.text(&text(&arguments.out, old)?)))?;
+    printed?;
     writeln!(out, "written to {}; GRISTMILL_TUNING names it to programs", arguments.out.display())?;
     Ok(if tuning.measured().is_empty() { Outcome::NoKernel } else { Outcome::Yes })
 }
 
-/// The text of the tuning file that is to be written, if it is there.
+/// Looks at the tuning file that is to be written, if it is there.
 ///
 /// # Errors
 /// If it can't be read, or is another kind of file, which would be lost.
-fn existing(path: &Path) -> Result<String, CliError> {
+fn existing(path: &Path) -> Result<(), CliError> {
     // A pipe or a device has nothing that could be lost, and reading it would wait.
     if !std::fs::metadata(path).is_ok_and(|old| old.is_file()) {
-        return Ok(String::new());
+        return Ok(());
     }
-    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    text(path, std::fs::read(path).map_err(CliError::file("read", path))?)?;
+    Ok(())
+}
+
+/// What a file holds, if it is a tuning file.
+fn text(path: &Path, bytes: Vec<u8>) -> Result<String, CliError> {
     match String::from_utf8(bytes) {
         Ok(text) if text.trim().is_empty() || text.starts_with("gristmill tuning") => Ok(text),
         Ok(_) | Err(_) => Err(CliError::usage(

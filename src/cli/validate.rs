@@ -2,8 +2,9 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
+use super::output::{self, Files};
 use super::table::{bytes, counted, measured};
-use super::{output, request, run};
+use super::{request, run};
 use gristmill::text::Printable;
 use gristmill::validate::{self, Baseline, Problem, Validation};
 use gristmill::{Device, REGISTRY, Threads};
@@ -34,12 +35,19 @@ pub struct Arguments {
     /// How many percent slower than the baseline a product may be
     #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     tolerance: u32,
-    /// Write the times of this run to a file, for `--baseline` of later ones
+    /// Write the times of this run to a file, for `--baseline` of later ones, if nothing failed
     #[arg(long, value_name = "FILE")]
     save_baseline: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        Files::default().reads(&self.baseline).writes(&self.save_baseline)
+    }
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -54,16 +62,25 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let threads = Threads::new(run::threads(arguments.threads))?;
     let validation = validate::validate(&REGISTRY, &options, &threads)?;
-    if let Some(path) = &arguments.save_baseline {
-        let text = serde_json::to_string_pretty(&validation.speed.baseline(&validation.machine));
-        let text = text.map_err(|error| CliError::Output(error.into()))?;
-        output::write(path, (text + "\n").as_bytes())?;
-    }
-    if arguments.json {
-        print_json(out, &validation)?;
+    let printed = if arguments.json {
+        print_json(out, &validation)
     } else {
-        print(&validation, out)?;
+        print(&validation, out)
+    };
+    match &arguments.save_baseline {
+        Some(path) if validation.success => {
+            let text = serde_json::to_string_pretty(&validation.speed.baseline(&validation.machine));
+            let text = text.map_err(|error| CliError::Output(error.into()))?;
+            output::write(path, (text + "\n").as_bytes())?;
+        }
+        // Later runs would be held against what is wrong with this one.
+        Some(path) => {
+            let path = path.display().to_string();
+            anstream::eprintln!("{} is not written: a baseline is of a valid machine", Printable(&path));
+        }
+        None => {}
     }
+    printed?;
     Ok(if validation.success { Outcome::Yes } else { Outcome::Failed })
 }
 

@@ -203,3 +203,30 @@ fn numbers_of_threads_and_conversions_are_measured_and_followed() -> Result<(), 
     assert!(best == scalar || table.stdout.contains("2 of 3"), "{}", table.stdout);
     Ok(())
 }
+
+/// Two at once, of several formats, to one file: whoever writes last keeps what the other wrote.
+#[test]
+fn two_at_once_lose_nothing() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("tuning");
+    let formats = ["i2_s", "tq2_0", "tq1_0"];
+    let begun: Vec<_> = formats
+        .iter()
+        .map(|format| {
+            let line = format!(
+                "tune --quick --hot --format {format} --op matmul --threads 1 --m 1 --shape 512x1024 --out {}",
+                text(&file)
+            );
+            command().args(words(&line)).stdout(std::process::Stdio::piped()).spawn()
+        })
+        .collect::<Result<_, _>>()?;
+    for child in begun {
+        finished(child.wait_with_output()).code(0);
+    }
+    let kept = std::fs::read_to_string(&file)?;
+    for format in formats {
+        assert!(kept.lines().any(|line| line.starts_with(&format!("matmul {format} "))), "{format}:\n{kept}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "the tuning alone");
+    Ok(())
+}

@@ -40,6 +40,17 @@ fn every_part_says_how_it_ended() {
         time["seconds"] = 1e-12.into();
     }
     std::fs::write(&path, kept.to_string()).expect("a file");
+    // What is slow is no norm for later runs.
+    let next = folder.path().join("next.json");
+    let next = next.to_str().expect("UTF-8");
+    gristmill(quick.into_iter().chain(["--baseline", file, "--save-baseline", next]))
+        .code(1)
+        .complains("is not written: a baseline is of a valid machine");
+    assert!(!std::path::Path::new(next).exists());
+    // Nor is a baseline replaced by what was held against it: a little slower each time is slow at last.
+    gristmill(quick.into_iter().chain(["--baseline", file, "--save-baseline", file]))
+        .code(1)
+        .complains("are one file");
     gristmill(quick.into_iter().chain(["--baseline", file]))
         .code(1)
         .says("speed        FAILED: 4 times compared with the baseline, 4 slower than allowed")

@@ -1,6 +1,7 @@
 //! What `gristmill quantize` is asked.
 
 use super::super::files::TypeArguments;
+use super::super::output::Files;
 use super::super::request;
 use std::path::PathBuf;
 
@@ -46,4 +47,13 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long, conflicts_with = "raw")]
     pub(super) json: bool,
+}
+
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        let files =
+            Files::default().reads([&self.input]).reads(&self.imatrix).reads(self.types.kernel_config());
+        files.writes(&self.output).writes(&self.raw_output)
+    }
 }

@@ -6,7 +6,7 @@ use super::super::json::print_json;
 use super::super::memory::Need;
 use super::super::run::threads;
 use super::super::table::{Side, Table, by_reason, bytes, counted};
-use super::super::{files, output, progress, request};
+use super::super::{files, progress, request};
 use super::arguments::Arguments;
 use super::fate::{self, Fate, Sizes};
 use super::importance::{self, Weighing};
@@ -102,9 +102,7 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     };
     // Refused before anything is written.
     let kernel = work.quantize.decide_as_asked().kernel()?.name;
-    output::spares(output, &[&arguments.input])?;
-    if let Some(path) = &arguments.imatrix {
-        output::spares(output, &[path])?;
+    if arguments.imatrix.is_some() {
         importance::taken_by(&Quantizer::new(&work.quantize.decide_as_asked())?)?;
     }
     let source = files::open_weights(&arguments.input, &work.types)?;

@@ -1,6 +1,7 @@
 //! What `gristmill run` is asked.
 
 use super::super::files::TypeArguments;
+use super::super::output::Files;
 use super::super::request;
 use gristmill::{Device, PrecisionMode};
 use std::path::PathBuf;
@@ -47,4 +48,15 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl Arguments {
+    /// What is read and what is written.
+    pub fn files(&self) -> Files<'_> {
+        let files =
+            Files::default().reads(&self.file).reads(self.types.kernel_config()).writes(&self.receipt);
+        #[cfg(feature = "ops")]
+        let files = files.writes(&self.monitor);
+        files
+    }
 }

@@ -29,9 +29,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "give numbers of tokens, such as --m 1,8,128",
         ));
     }
-    if let (Some(receipt), Some(file)) = (&arguments.receipt, &arguments.file) {
-        output::spares(receipt, &[file])?;
-    }
     #[cfg(feature = "ops")]
     let monitor = monitor(arguments)?;
     #[cfg(feature = "ops")]
@@ -56,21 +53,25 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         Some(file) => model(file, &arguments.types.numbers()?, &mut bench)?,
         None => layer::run(arguments.layers, &mut bench)?,
     };
-    if let Some(path) = &arguments.receipt {
-        output::write(path, (recording.receipt().to_json() + "\n").as_bytes())?;
-    }
+    let receipt = recording.receipt().to_json() + "\n";
     #[cfg(feature = "ops")]
     drop(live);
     #[cfg(feature = "ops")]
-    if let (Some(path), Some(monitor)) = (&arguments.monitor, monitor) {
-        output::write(path, (monitor.snapshot().to_json() + "\n").as_bytes())?;
-    }
+    let snapshot = monitor.map(|monitor| monitor.snapshot().to_json() + "\n");
     let wrong = done.runs().filter(|run| run.accuracy.is_wrong()).count();
-    if arguments.json {
-        print_json(out, &done.json(arguments, bench.threads.count(), &bench.held))?;
-    } else {
-        done.print(arguments, bench.threads.count(), &bench.held, out)?;
+    // What was measured is printed whatever becomes of the files, and written whatever becomes of what is printed.
+    let printed = match arguments.json {
+        true => print_json(out, &done.json(arguments, bench.threads.count(), &bench.held)),
+        false => done.print(arguments, bench.threads.count(), &bench.held, out),
+    };
+    if let Some(path) = &arguments.receipt {
+        output::write(path, receipt.as_bytes())?;
     }
+    #[cfg(feature = "ops")]
+    if let (Some(path), Some(snapshot)) = (&arguments.monitor, snapshot) {
+        output::write(path, snapshot.as_bytes())?;
+    }
+    printed?;
     Ok(match (wrong + done.defects.len(), done.without.count()) {
         (0, 0) => Outcome::Yes,
         (0, _) => Outcome::NoKernel,
@@ -81,10 +82,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
 /// A monitor, where one was asked for.
 #[cfg(feature = "ops")]
 fn monitor(arguments: &Arguments) -> Result<Option<&'static gristmill_ops::Monitor>, CliError> {
-    let Some(path) = &arguments.monitor else { return Ok(None) };
-    let others: Vec<&std::path::Path> =
-        arguments.file.iter().chain(&arguments.receipt).map(std::path::PathBuf::as_path).collect();
-    output::spares(path, &others)?;
+    if arguments.monitor.is_none() {
+        return Ok(None);
+    }
     let options = gristmill_ops::MonitorOptions {
         // A run is short, and every launch of it is of interest.
         sample_every: 1,

@@ -1,6 +1,7 @@
 //! What `gristmill tune` is asked.
 
 use super::super::error::CliError;
+use super::super::output::Files;
 use super::super::request;
 use clap::ValueEnum;
 use gristmill::tuning::ShapeClass;
@@ -84,6 +85,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// What is written. The file keeps what it has of other formats and machines, so it may be the one that decisions follow.
+    pub fn files(&self) -> Files<'_> {
+        if self.check { Files::default() } else { Files::default().updates([&self.out]) }
+    }
+
     /// What is measured on the processor.
     pub(super) fn ops(&self) -> Vec<Tuned> {
         match self.op.is_empty() {
