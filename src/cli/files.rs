@@ -3,6 +3,7 @@
 pub(super) use crate::json::matrix;
 
 use super::error::CliError;
+use super::limited;
 use super::request;
 use super::table::counted;
 use gristmill::gguf::{
@@ -16,6 +17,9 @@ use gristmill::{REGISTRY, Reason, Rejection};
 use gristmill_records::inspect::{Declaration, Transform};
 use gristmill_records::run::WithoutKernel;
 use std::path::{Path, PathBuf};
+
+/// Bytes of the largest `kernel_config.ini` that is read: one of a model has a few sections.
+const MOST_CONFIG: u64 = 1 << 20;
 
 /// Which formats type numbers mean.
 #[derive(Debug, clap::Args)]
@@ -48,7 +52,7 @@ impl TypeArguments {
         }
         let mut tiles = TileSizes::new();
         if let Some(path) = &self.kernel_config {
-            let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
+            let text = limited::read_text(path, MOST_CONFIG, "a kernel_config.ini")?;
             tiles = tiles.with_config(&text).map_err(|error| {
                 let help = "sections have m, k, bm, bk and bmm, as bitnet.cpp's converters write them";
                 CliError::usage(format!("`{}`: {error}", path.display()), help)
@@ -192,9 +196,16 @@ pub fn not_imported(types: &TypeNumbers, layout: Tiled, n: usize, k: usize) -> O
     types.import_of(layout, n, k).err().map(|error| one_line(&error))
 }
 
-/// An error with its help, in one line.
+/// An error with its help, in one line, and with the arguments that say what it misses.
 pub fn one_line(error: &ImportError) -> String {
-    error.to_string().replace("\n  ", "; ")
+    let arguments = match error {
+        ImportError::NoTileSizes { n, k } => {
+            format!(": `--kernel-config FILE`, or `--tiles {n}x{k}=BM,BK,BMM`")
+        }
+        ImportError::NoTiles { n, k, .. } => format!("; `--tiles {n}x{k}=BM,BK,BMM` gives them"),
+        _ => String::new(),
+    };
+    error.to_string().replace("\n  ", "; ") + &arguments
 }
 
 /// How it was told what a tensor's number means, for JSON; `None` where the number is enough, or where it was not told.

@@ -362,6 +362,14 @@ fn look(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> Result<Seen, CliError
     let raw = tensor.gguf();
     let kind = raw.as_ref().map(|raw| files::kind(types, raw));
     if let (Some(raw), Some(Kind::Tiled(layout, format))) = (&raw, kind) {
+        if let Some(why) =
+            files::matrix(raw.dims()).and_then(|(n, k)| files::not_imported(types, layout, n, k))
+        {
+            return Err(CliError::usage(
+                format!("tensor `{}`: {why}", Printable(tensor.name())),
+                "without a name, `gristmill inspect FILE` lists the tensors",
+            ));
+        }
         let read = types.import(raw, layout)?;
         let oracle = Oracle::new(&REGISTRY)?;
         let matrix = read.matrix();

@@ -25,6 +25,7 @@ mod held;
 mod history;
 mod inspect;
 mod json;
+mod limited;
 mod list;
 mod memory;
 mod output;

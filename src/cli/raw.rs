@@ -1,9 +1,9 @@
 //! Raw files: rows of f32 on one side, a format's bytes on the other.
 
 use super::error::{CliError, Outcome};
-use super::memory::Need;
+use super::memory::{self, Need};
 use super::table::counted;
-use super::{output, request};
+use super::{limited, output, request};
 use gristmill::runtime::import::Importer;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, Threads};
 use std::io::Write;
@@ -18,11 +18,18 @@ fn length(path: &Path) -> Result<usize, CliError> {
     Ok(usize::try_from(length).unwrap_or(usize::MAX))
 }
 
+/// The bytes of a file that there is memory for `times` times.
+fn read(path: &Path, times: usize) -> Result<Vec<u8>, CliError> {
+    Need::new().and(&[length(path)?], times).check(|| format!("`{}`", path.display()), LESS)?;
+    // What has no length, a pipe or a device, may have no end.
+    let most = memory::available().unwrap_or(u64::MAX) / (times as u64 + 1);
+    limited::read(path, most, "the memory that is left")
+}
+
 /// Reads a file of f32.
 fn read_f32(path: &Path) -> Result<Vec<f32>, CliError> {
     // The bytes, their values, and no more in the format.
-    Need::new().and(&[length(path)?], 3).check(|| format!("`{}`", path.display()), LESS)?;
-    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    let bytes = read(path, 3)?;
     let (values, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
         return Err(CliError::usage(
@@ -88,8 +95,7 @@ pub fn dequantize(
         Some(importer) => importer.format(),
         None => request::format(format)?,
     };
-    Need::new().and(&[length(input)?], 2).check(|| format!("`{}`", input.display()), LESS)?;
-    let bytes = std::fs::read(input).map_err(CliError::file("read", input))?;
+    let bytes = read(input, 2)?;
     let tail = info.tensor_bytes(0, row)?;
     let row_bytes = info.row_bytes(row)?;
     let n = match bytes.len().checked_sub(tail).and_then(|rows| Some((rows, rows.checked_rem(row_bytes)?))) {

@@ -86,7 +86,7 @@ pub fn tiles(text: &str) -> Result<(Option<(usize, usize)>, Tiles), String> {
     };
     let numbers: Result<Vec<usize>, _> = numbers.split(',').map(str::parse).collect();
     match numbers.as_deref() {
-        Ok(&[bm, bk, bmm]) => Ok((shape, Tiles { bm, bk, bmm })),
+        Ok(&[bm, bk, bmm]) if bm > 0 && bk > 0 && bmm > 0 => Ok((shape, Tiles { bm, bk, bmm })),
         Ok(_) | Err(_) => Err(wrong()),
     }
 }

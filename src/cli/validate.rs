@@ -2,6 +2,7 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
+use super::limited;
 use super::output::{self, Files};
 use super::table::{bytes, counted, measured};
 use super::{request, run};
@@ -84,8 +85,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     Ok(if validation.success { Outcome::Yes } else { Outcome::Failed })
 }
 
+/// Bytes of the largest baseline that is read: one line for each format and number of tokens.
+const MOST_BYTES: u64 = 16 << 20;
+
 fn read(path: &Path) -> Result<Baseline, CliError> {
-    let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
+    let text = limited::read_text(path, MOST_BYTES, "a baseline")?;
     let help = "`gristmill validate --save-baseline FILE` writes one";
     let baseline: Baseline = serde_json::from_str(&text).map_err(|error| {
         CliError::usage(format!("{} is no baseline: {error}", Printable(&path.display().to_string())), help)

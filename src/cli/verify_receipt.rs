@@ -1,6 +1,7 @@
 //! `gristmill verify-receipt`: whether a receipt is one, and says what it is claimed to say.
 
 use super::error::{CliError, Outcome};
+use super::limited;
 use gristmill::receipt::SCHEMA_VERSION;
 use gristmill::registry::Entry;
 use gristmill::text::Printable;
@@ -34,12 +35,7 @@ const MAX_BYTES: u64 = 16 << 20;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let path = &arguments.file;
-    let size = std::fs::metadata(path).map_err(CliError::file("read", path))?.len();
-    if size > MAX_BYTES {
-        let what = format!("`{}` has {size} bytes, too many for a receipt", path.display());
-        return Err(CliError::usage(what, "give a file that `gristmill run --receipt` wrote"));
-    }
-    let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+    let bytes = limited::read(path, MAX_BYTES, "a receipt")?;
     let mut check = Check { unchecked: arguments.unchecked.clone(), ..Check::default() };
     match serde_json::from_slice(&bytes) {
         Ok(value) => check.file(value, &arguments.require),

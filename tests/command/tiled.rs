@@ -34,9 +34,16 @@ fn a_file_of_tl1_is_read_given_its_tile_sizes() -> Outcome {
     let line = "1 tensor in the layout tl1, read as i2_s";
     let unknown = "the tile sizes of 64 x 128 weights are not known";
     gristmill(["inspect", text(&file)]).code(0).says("tl1").says(line);
-    gristmill(["plan", text(&file)]).code(2).says(unknown).says("kernel_config.ini");
+    gristmill(["plan", text(&file)]).code(2).says(unknown).says("--kernel-config FILE");
     gristmill(["run", text(&file), "--m", "1", "--threads", "1"]).code(2).says(unknown);
-    gristmill(["inspect", text(&file), "w"]).code(1).complains(unknown);
+    gristmill(["inspect", text(&file), "w"]).code(1).complains(unknown).complains("--tiles 64x128=BM,BK,BMM");
+    // Which of two sections is meant nobody can know.
+    let twice = folder.path().join("twice.ini");
+    let section = |bk: u32| format!("[K]\nm = 64\nk = 128\nbm = 64\nbk = {bk}\nbmm = 64\n");
+    std::fs::write(&twice, section(64) + &section(32))?;
+    gristmill(["plan", text(&file), "--kernel-config", text(&twice)])
+        .code(1)
+        .complains("line 7: a second section for 64 x 128");
     for given in [["--tiles", "64,64,64"], ["--tiles", "64x128=64,64,64"], ["--kernel-config", text(&config)]]
     {
         let with = |words: &[&str]| gristmill([words, &given[..]].concat());
@@ -72,7 +79,6 @@ fn a_file_of_tl1_is_read_given_its_tile_sizes() -> Outcome {
     // Tile sizes that do not fit: what is planned is what runs.
     for (tiles, why) in [
         ("48,64,64", "bm = 48 does not fit"),
-        ("0,0,0", "bmm = 0 does not fit"),
         ("64,64,48", "bmm = 48 does not fit"),
         ("64,48,64", "bk = 48 does not fit"),
         ("64x128=32,64,64", "bmm = 64 does not fit"),
@@ -88,7 +94,9 @@ fn a_file_of_tl1_is_read_given_its_tile_sizes() -> Outcome {
         let reason = json["without_kernel"][0]["reason"].as_str().unwrap_or_default();
         assert!(reason.contains(why), "{reason}");
     }
-    gristmill(["plan", text(&file), "--tiles", "64,64"]).complains("BM,BK,BMM");
+    for tiles in ["64,64", "0,0,0", "64,64,0"] {
+        gristmill(["plan", text(&file), "--tiles", tiles]).code(1).complains("BM,BK,BMM");
+    }
     gristmill(["plan", text(&file), "--kernel-config", text(&file)]).code(1).complains("m.gguf");
     Ok(())
 }

@@ -180,18 +180,28 @@ impl Tiles {
                 return Err(config(format!("`{}` for the second time in its section", KEYS[slot])));
             }
         }
-        let mut known = Vec::new();
+        let mut known: Vec<((usize, usize), Tiles)> = Vec::new();
         for (line, numbers) in sections {
             let missing = numbers.iter().position(Option::is_none);
             let [Some(rows), Some(columns), Some(bm), Some(bk), Some(bmm)] = numbers else {
                 let why = format!("this section has no `{}`", KEYS[missing.unwrap_or(0)]);
                 return Err(ImportError::Config { line, why });
             };
-            if (rows, columns) == (n, k) {
-                return Ok(Tiles { bm, bk, bmm });
+            let (shape, tiles) = ((rows, columns), Tiles { bm, bk, bmm });
+            match known.iter().find(|(known, _)| *known == shape) {
+                Some((_, other)) if *other != tiles => {
+                    let why = format!("a second section for {rows} x {columns}, with other tile sizes");
+                    return Err(ImportError::Config { line, why });
+                }
+                Some(_) => {}
+                None => known.push((shape, tiles)),
             }
-            known.push(format!("{rows} x {columns}"));
         }
+        if let Some((_, tiles)) = known.iter().find(|(known, _)| *known == (n, k)) {
+            return Ok(*tiles);
+        }
+        let known: Vec<String> =
+            known.iter().map(|((rows, columns), _)| format!("{rows} x {columns}")).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Err(ImportError::NoTiles { n, k, known })
     }
@@ -249,6 +259,7 @@ mod tests {
             ("[a]\nm = 1\nm = 2", 3),
             ("[a]\nm = -1", 2),
             ("[a]\nwhat", 2),
+            ("[a]\nm = 1\nk = 1\nbm = 1\nbk = 1\nbmm = 1\n[b]\nm = 1\nk = 1\nbm = 2\nbk = 1\nbmm = 1", 7),
             ("\n[a]\nm = 1\nk = 1\nbm = 1\nbk = 1", 2),
         ] {
             match Tiles::from_config(text, 1, 1) {

@@ -1,8 +1,12 @@
 //! Records of an earlier run.
 
 use super::super::error::CliError;
+use super::super::limited;
 use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement};
 use std::path::Path;
+
+/// Bytes of the largest file of records that is read, as `history` has it.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Records of an earlier run.
 pub struct Base {
@@ -50,7 +54,7 @@ impl Key {
 impl Base {
     /// Reads what `bench --json` wrote.
     pub fn read(path: &Path) -> Result<Base, CliError> {
-        let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+        let bytes = limited::read(path, MOST_BYTES, "records of `bench`")?;
         let bad = |what: String| {
             CliError::usage(
                 format!("`{}` holds no records: {what}", path.display()),

@@ -7,10 +7,14 @@ mod products;
 mod record;
 
 use super::super::error::CliError;
+use super::super::limited;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// Bytes of the largest record that is read.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Prints a section for each record.
 pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
@@ -25,7 +29,7 @@ pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
     )?;
     let mut before = None;
     for path in records {
-        let bytes = std::fs::read(path).map_err(CliError::file("read", path))?;
+        let bytes = limited::read(path, MOST_BYTES, "a record")?;
         let record: Value = serde_json::from_slice(&bytes).map_err(|error| none(path, &error.to_string()))?;
         let section = SECTIONS.iter().find(|section| record[section.list].is_array()).ok_or_else(|| {
             let lists: Vec<String> = SECTIONS.iter().map(|section| format!("`{}`", section.list)).collect();
