@@ -170,7 +170,7 @@ impl Cuda {
 }
 
 /// Why this build has nothing for a device.
-fn nothing_for(kind: DeviceKind) -> &'static str {
+pub fn nothing_for(kind: DeviceKind) -> &'static str {
     match (kind, REGISTRY.cuda) {
         (DeviceKind::Cuda, CudaBuild::FeatureOff) => {
             "the cargo feature `cuda` is off; `cargo build --features cuda` compiles them"

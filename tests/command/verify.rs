@@ -46,6 +46,20 @@ fn one_kernel_can_be_asked_for() {
         .says("exact");
 }
 
+/// The portable kernels run beside those of a GPU, and say nothing of it.
+#[test]
+fn a_device_of_which_nothing_is_checked_is_no_success() {
+    // A machine with a GPU, and a build with kernels for it, has something to check.
+    let gpu = std::path::Path::new("/dev/nvidiactl").exists();
+    for device in ["cuda:0", "rocm:0", "metal:0"].into_iter().skip(usize::from(gpu)) {
+        for more in ["", " --json", " --format q4_0"] {
+            let ran = gristmill(words(&format!("verify --quick --device {device}{more}"))).code(1);
+            let ran = ran.complains(&format!("no kernel of {device} was checked"));
+            assert!(ran.stdout.is_empty(), "{}", ran.stdout);
+        }
+    }
+}
+
 #[test]
 fn skips_become_failures_on_request() {
     let no_skip = |line: &str| finished(command().args(words(line)).env("GRISTMILL_NO_SKIP", "1").output());

@@ -25,7 +25,7 @@ pub use floats::Bounded;
 pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};
-use super::list::name_of;
+use super::list::{name_of, nothing_for};
 use super::random::{Fnv, Random};
 use super::{progress, request};
 use gristmill::oracle::{FormatOracle, Oracle};
@@ -49,19 +49,25 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             "`gristmill list --kernels` prints them",
         ));
     }
+    let reports: Vec<Report> = REGISTRY
+        .entries
+        .iter()
+        .zip(&selected)
+        .map(|(entry, selected)| Report {
+            selected: *selected,
+            skipped: if *selected { why_not(entry, arguments.device) } else { None },
+            ..Report::default()
+        })
+        .collect();
+    some_of(arguments.device, &reports, |report| report.skipped.is_none())?;
     let oracle = Oracle::new(&REGISTRY)?;
     let bar = progress::bar(selected.iter().filter(|selected| **selected).count() as u64);
     let progress = |kernel: &str| {
         bar.set_message(kernel.to_owned());
         bar.inc(1);
     };
-    let reports = REGISTRY.entries.iter().zip(&selected).map(|(entry, selected)| Report {
-        selected: *selected,
-        skipped: if *selected { why_not(entry, arguments.device) } else { None },
-        ..Report::default()
-    });
     let mut session = Session {
-        reports: reports.collect(),
+        reports,
         digest: Fnv::new(),
         quick: arguments.quick,
         device: arguments.device,
@@ -83,7 +89,33 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         prologue::prologue(&mut session, index, format)?;
     }
     bar.finish_and_clear();
+    some_of(arguments.device, &session.reports, |report| report.cases > 0)?;
     report::report(arguments, &session, out)
+}
+
+/// Refuses a GPU of whose kernels none is or was run: the portable kernels beside them, whose bits theirs are held to, say nothing of it.
+fn some_of(device: Device, reports: &[Report], runs: impl Fn(&Report) -> bool) -> Result<(), CliError> {
+    if device.kind == DeviceKind::Cpu {
+        return Ok(());
+    }
+    let of_device = REGISTRY.entries.iter().zip(reports);
+    let mut of_device =
+        of_device.filter(|(entry, report)| report.selected && entry.device == device.kind).peekable();
+    let first = of_device.peek().map(|(_, report)| report.skipped.clone());
+    if of_device.any(|(_, report)| runs(report)) {
+        return Ok(());
+    }
+    let why = match first {
+        Some(skipped) => skipped.unwrap_or_else(|| "no shape of this run fits any".to_owned()),
+        None if REGISTRY.entries.iter().all(|entry| entry.device != device.kind) => {
+            nothing_for(device.kind).to_owned()
+        }
+        None => format!("this build has none of this selection for {}", device.kind),
+    };
+    Err(CliError::usage(
+        format!("no kernel of {device} was checked: {why}"),
+        "`gristmill doctor` says what is there of GPUs, and `gristmill list --kernels` which kernels this build has",
+    ))
 }
 
 /// Which entries were asked for, by index.
