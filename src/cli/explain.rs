@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Device: cpu, cuda:0, rocm:0, metal:0
     #[arg(long, default_value = "cpu")]
     pub(super) device: Device,
-    /// Tokens, outputs and inner dimension
+    /// Tokens, outputs and inner dimension; NxK is 1xNxK
     #[arg(long, value_name = "MxNxK", default_value = "1x4096x4096", value_parser = request::shape)]
     shape: Shape,
     /// What a product may multiply: int8, f32, f16, bf16 or auto
@@ -126,7 +126,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let outside = REGISTRY.format(format).ok().map(|(_, format)| format).filter(|_| op.info().product);
     let split_k = json::split_k(&decision);
     // Of products; what else there is takes no memory of its own.
-    let memory = decision.memory(&Threads::single()).ok();
+    let memory = match decision.memory(&Threads::single()) {
+        Ok(memory) => Some(memory),
+        // A kernel that takes a shape which no memory has room for is no answer.
+        Err(error) if decision.chosen().is_some() && op.info().product => {
+            let Shape { m, n, k } = *shape;
+            let help =
+                "no memory has room for it: give a smaller --shape MxNxK (tokens, outputs, inner dimension)";
+            return Err(CliError::usage(format!("--shape {m}x{n}x{k}: {error}"), help));
+        }
+        Err(_) => None,
+    };
     if *json {
         let explained = Explained {
             decision: json::decision(&decision),

@@ -3,6 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::output::Files;
+use super::request;
 use super::table::{Side, Table, counted, measured};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, kernels};
@@ -32,7 +33,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     add: Vec<PathBuf>,
     /// How many of the newest measurements are held against those before
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = request::count)]
     newest: usize,
     /// Print JSON: records and comparisons
     #[arg(long)]

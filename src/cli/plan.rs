@@ -37,7 +37,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 0, requires = "devices")]
     pub(super) reserve: u64,
     /// Number of tokens
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = super::request::count)]
     pub(super) m: usize,
     #[command(flatten)]
     pub(super) types: files::TypeArguments,
@@ -189,7 +189,19 @@ impl<'a> Plan<'a> {
         self.held.add(&decision);
         self.on_gpu.add(&decision);
         planned.kernel = decision.chosen().map(|entry| entry.name);
-        if let Some((in_file, memory)) = in_file.zip(decision.memory(&self.threads).ok()) {
+        if decision.chosen().is_none() {
+            let why = decision.kernel().err().map(|error| files::why_no_kernel(&error)).unwrap_or_default();
+            return Ok(Some(why));
+        }
+        let memory = match decision.memory(&self.threads) {
+            Ok(memory) => memory,
+            // Nobody can run what no memory has room for.
+            Err(error) => {
+                planned.kernel = None;
+                return Ok(Some(files::why_no_kernel(&error)));
+            }
+        };
+        if let Some(in_file) = in_file {
             let packings = prepared.packings(n, k).unwrap_or_default();
             let all = packings.iter().fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
             planned.file_bytes = Some(in_file);
@@ -200,8 +212,7 @@ impl<'a> Plan<'a> {
             let each = packings.into_iter().map(|(packing, bytes)| HeldPacking { packing, bytes });
             planned.packings = Some(each.collect());
         }
-        let why = || decision.kernel().err().map(|error| files::why_no_kernel(&error)).unwrap_or_default();
-        Ok(planned.kernel.is_none().then(why))
+        Ok(None)
     }
 
     /// Bytes of all tensors that have a kernel: in the file, and packed for it.

@@ -41,6 +41,11 @@ pub fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses how often or of how many: a number, and not 0.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "it is a number from 1 on".to_owned())
+}
+
 /// Parses `MxNxK`, or `NxK` with m = 1.
 pub fn shape(text: &str) -> Result<Shape, String> {
     let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();

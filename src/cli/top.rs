@@ -21,7 +21,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     every: f64,
     /// Looks before it ends [default: without end]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Kernels that are shown at most
     #[arg(long, value_name = "N", default_value_t = 20)]

@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = request::threads)]
     threads: Option<usize>,
     /// How often a layer is made, run and dropped while memory is watched
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = request::count)]
     rounds: usize,
     /// Compare times with those of this file
     #[arg(long, value_name = "FILE")]

@@ -162,6 +162,10 @@ impl Plan {
                 "for example --m 1 --shape 2560x2560",
             ));
         }
+        if arguments.device == Device::CPU && !plan.cpus.is_empty() {
+            // One that is not there is an error for whatever number of threads, and before anything is measured.
+            plan.make_threads(plan.cpus.len() + 1)?;
+        }
         plan.room()?;
         Ok(plan)
     }

@@ -170,6 +170,10 @@ impl Bench<'_> {
         let m = self.tokens.iter().copied().max().unwrap_or(0);
         // Of a token: f32, int8 in the workspace and for the oracle, f64 for the oracle, scales; of a weight: the packing.
         let need = Need::new().and(&[m, k], 16).and(&[m, n], 4).and(&[n, k], 1);
+        // Of one token: where even that has no room, fewer tokens would not help.
+        let one = Need::new().and(&[k], 16).and(&[n], 4).and(&[n, k], 1);
+        let help = "its own size is too much here; a machine with more memory, or a damaged file?";
+        one.check(|| format!("`{}` ({n}x{k})", Printable(name)), help)?;
         need.check(|| format!("--m {m} with `{}` ({n}x{k})", Printable(name)), "give fewer tokens with --m")
     }
 
@@ -196,6 +200,11 @@ impl Bench<'_> {
         let request = request.with_working_set(self.held.working_set());
         let prepared = self.environment.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
+        let one = prepared.decide(Shape::new(1, n, k));
+        if one.chosen().is_some() {
+            // What no machine can address is told as `plan` tells it, which asks for the same.
+            one.memory(&self.threads)?;
+        }
         // A missing kernel is the better reason.
         if let Some(m) = self.tokens.first() {
             let decision = prepared.decide(Shape::new(*m, n, k));

@@ -161,7 +161,9 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
                 });
                 match ran {
                     Ok(measured) => done.tensors.push(measured),
-                    Err(CliError::Runtime(error)) if is_no_kernel(&error) => {
+                    Err(CliError::Runtime(error))
+                        if is_no_kernel(&error) || matches!(error, gristmill::Error::TooLarge { .. }) =>
+                    {
                         done.without.add(format.name.to_owned(), files::why_no_kernel(&error), tensor.name());
                     }
                     Err(CliError::Defect { tensor, what }) => done.defects.push((tensor, what)),

@@ -55,10 +55,14 @@ fn threads_have_a_stated_maximum() {
 #[test]
 fn the_largest_numbers_are_numbers() {
     let path = data("i2_s.gguf");
-    gristmill(["plan", text(&path), "--m", MOST]).code(0);
+    gristmill(["plan", text(&path), "--m", MOST]).code(2).says("2 without").says("overflows");
+    gristmill(["plan", text(&path), "--m", "0"]).code(1).complains("from 1 on");
+    gristmill(["plan", text(&path), "--tiles", "0,0,0"]).code(1).complains("tile sizes are written");
     for shape in [format!("{MOST}x{MOST}x{MOST}"), format!("1x{MOST}x128"), format!("1x1x{MOST}")] {
         let ran = gristmill(["explain", "matmul", "--format", "i2_s", "--shape", &shape]);
-        assert!([0, 2].contains(&ran.code), "{shape}: {}\n{}", ran.stdout, ran.stderr);
+        // No kernel is the answer where no memory has room for it.
+        assert!([1, 2].contains(&ran.code), "{shape}: {}\n{}", ran.stdout, ran.stderr);
+        assert!(ran.code == 2 || ran.stderr.contains(&shape), "{shape}: {}", ran.stderr);
     }
     for line in [
         "run --layers 0",
@@ -75,6 +79,70 @@ fn the_largest_numbers_are_numbers() {
         let arguments = words(&line).into_iter().chain([text(&path), "no/such/folder/out"]);
         let ran = gristmill(arguments);
         assert!([1, 2].contains(&ran.code), "{}\n{}", ran.stdout, ran.stderr);
+    }
+}
+
+/// A tensor of more rows than there are addresses has no kernel for `plan` and `run`, and keeps no other from its own.
+#[test]
+fn what_no_machine_can_address_is_without_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("m.gguf");
+    let mut writer = GgufWriter::new();
+    writer.tensor("right", &[32, 2], 2, 36)?;
+    writer.tensor("huge", &[0, 1 << 63], 2, 0)?;
+    let mut stream = writer.write_to(Vec::new())?;
+    stream.data("right", &[0; 36])?;
+    std::fs::write(&path, stream.finish()?)?;
+    gristmill(["plan", text(&path)]).code(2).says("1 with a kernel, 1 without").says("huge): the size of");
+    gristmill(["run", text(&path), "--m", "1", "--threads", "1"])
+        .code(2)
+        .says("right")
+        .says("huge): the size of");
+    Ok(())
+}
+
+/// A device has no end: whatever reads a file as a whole stops where such a file ends at the latest.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let path = data("i2_s.gguf");
+    let file = text(&path);
+    for line in [
+        "verify-receipt /dev/zero".to_owned(),
+        "bench --quick --format i2_s --compare /dev/zero".to_owned(),
+        "validate --format i2_s --rounds 1 --baseline /dev/zero".to_owned(),
+        format!("plan {file} --kernel-config /dev/zero"),
+        "docs --performance /dev/zero".to_owned(),
+        "quantize --raw --format i2_s --row 128 /dev/zero /dev/null".to_owned(),
+        "dequantize --raw --format i2_s --row 128 /dev/zero /dev/null".to_owned(),
+    ] {
+        // With a limit, so that what reads on ends here and not with the machine's memory.
+        let mut command = std::process::Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -v 2000000; exec \"$0\" {line}"),
+            env!("CARGO_BIN_EXE_gristmill"),
+        ]);
+        let ran = crate::common::finished(command.output()).code(1).complains("too many for");
+        assert!(ran.stdout.is_empty(), "{line}: {}", ran.stdout);
+    }
+}
+
+/// How often, and of how many, is at least once.
+#[test]
+fn nothing_is_no_number_of_times() {
+    let mut lines = vec!["validate --format i2_s --rounds 0"];
+    if cfg!(feature = "ops") {
+        lines.extend(["history --newest 0", "top tests/data/operations/monitor.json --count 0"]);
+    }
+    for line in lines {
+        gristmill(words(line)).code(1).complains("invalid value");
+    }
+    // Processors that are not there are an error with any number of threads.
+    for line in
+        ["bench --quick --format i2_s --cpus 1023", "bench --quick --format i2_s --cpus 1023 --threads 1"]
+    {
+        gristmill(words(line)).code(1).complains("error");
     }
 }
 
