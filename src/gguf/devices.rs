@@ -4,10 +4,11 @@
 //! do that the one is taken by which the device with most to do is done first, where each reads its weights at its speed: with several tokens on
 //! their way, that one decides.
 
+use super::divide::{Room, divide};
 use super::model::{LayerOptions, Model};
 use super::model_error::ModelError;
 use super::types::TensorType;
-use gristmill_runtime::{Device, Error, Linear, LinearOptions};
+use gristmill_runtime::{Device, Error, Linear, LinearOptions, Threads};
 use std::collections::BTreeMap;
 
 /// A device that tensors may go to.
@@ -92,7 +93,9 @@ impl DevicePlan {
         check(devices)?;
         let (pieces, without) = pieces(model, options, devices);
         let costs: Vec<Vec<Option<u64>>> = pieces.iter().map(|piece| piece.bytes.clone()).collect();
-        let ends = divide(&costs, devices).ok_or_else(|| no_room(&pieces, devices))?;
+        let rooms: Vec<Room> =
+            devices.iter().map(|room| Room { bytes: room.bytes, speed: room.speed }).collect();
+        let ends = divide(&costs, &rooms).ok_or_else(|| no_room(&pieces, devices))?;
         let mut parts = Vec::new();
         let mut tensors = BTreeMap::new();
         let mut start = 0;
@@ -163,8 +166,10 @@ fn check(devices: &[DeviceRoom]) -> Result<(), ModelError> {
         if devices[..at].iter().any(|other| other.device == room.device) {
             return refused(format!("{} is named twice", room.device));
         }
-        if !room.speed.is_finite() || room.speed <= 0.0 {
-            return refused(format!("the speed of {} is {}", room.device, room.speed));
+        // Times are bytes by speeds, and have to be numbers too.
+        if !(1e-100..=1e100).contains(&room.speed) {
+            let (device, speed) = (room.device, room.speed);
+            return refused(format!("the speed of {device} is {speed:?}; speeds are from 1e-100 to 1e100"));
         }
     }
     Ok(())
@@ -177,13 +182,16 @@ fn pieces(
     devices: &[DeviceRoom],
 ) -> (Vec<Piece>, Vec<(String, String)>) {
     // Who makes logits of the embedding's rows has them at the end.
+    // Asked once: it is the sum over all tensors.
+    let asked = model.asked(options);
+    let asked: Vec<LinearOptions> = devices.iter().map(|room| on(&asked, room.device)).collect();
     let tied = model.file().tensor("output.weight").is_none();
     let mut pieces: BTreeMap<(u8, u64), Piece> = BTreeMap::new();
     let mut without = Vec::new();
     for tensor in model.file().tensors() {
         let name = tensor.name();
         let on_each: Vec<Result<u64, String>> =
-            devices.iter().map(|room| bytes_on(model, name, options, room.device)).collect();
+            asked.iter().map(|asked| bytes_on(model, name, asked, options.threads)).collect();
         if let Some(Err(why)) = on_each.first()
             && on_each.iter().all(Result::is_err)
         {
@@ -210,16 +218,15 @@ fn pieces(
     (pieces.into_values().collect(), without)
 }
 
-/// Bytes of a tensor on a device, or why it can't be there.
-fn bytes_on(model: &Model, name: &str, options: &LayerOptions<'_>, device: Device) -> Result<u64, String> {
+/// Bytes of a tensor on the device of `asked`, or why it can't be there.
+fn bytes_on(model: &Model, name: &str, asked: &LinearOptions, threads: &Threads) -> Result<u64, String> {
     let tensor = model.tensor(name).map_err(|error| error.to_string())?;
     if let TensorType::Plain(_) = model.type_of(&tensor).map_err(|error| error.to_string())? {
         return tensor.size().map_err(|error| error.to_string());
     }
     let rows = model.rows(&tensor).map_err(|error| error.to_string())?;
-    let asked = on(&model.asked(options), device);
     let size = [rows.n, rows.k];
-    let memory = Linear::memory(model.registry(), rows.format.name, size, &asked, 1, options.threads);
+    let memory = Linear::memory(model.registry(), rows.format.name, size, asked, 1, threads);
     memory.map(|memory| memory.weight_bytes as u64).map_err(|error| error.to_string())
 }
 
@@ -239,126 +246,24 @@ fn no_room(pieces: &[Piece], devices: &[DeviceRoom]) -> ModelError {
     ModelError::Devices { why }
 }
 
-/// Where the pieces of each device end, in order: so that the slowest is done first, of those as few bytes' time as can be, within the room of each;
-/// `None` where they fit in no way.
-fn divide(pieces: &[Vec<Option<u64>>], devices: &[DeviceRoom]) -> Option<Vec<usize>> {
-    /// The longest time of a device, the time of all, and where the last device begins.
-    type Best = Option<(f64, f64, usize)>;
-    let count = pieces.len();
-    let mut table: Vec<Vec<Best>> = Vec::new();
-    for (device, room) in devices.iter().enumerate() {
-        let before = |end: usize| match table.last() {
-            Some(row) => row[end].map(|(longest, all, _)| (longest, all)),
-            None => (end == 0).then_some((0.0, 0.0)),
-        };
-        let best = |end: usize| {
-            let mut best: Best = None;
-            let mut bytes = Some(0u64);
-            // From none to all of the pieces in front of `end`, as long as there is room.
-            for begin in (0..=end).rev() {
-                if begin < end {
-                    bytes = bytes.zip(pieces[begin][device]).and_then(|(sum, own)| sum.checked_add(own));
-                }
-                let Some(bytes) = bytes.filter(|bytes| *bytes <= room.bytes) else { break };
-                let Some((longest, all)) = before(begin) else { continue };
-                let own = bytes as f64 / room.speed;
-                let candidate = (longest.max(own), all + own, begin);
-                let is_better =
-                    |(longest, all, _): (f64, f64, usize)| (candidate.0, candidate.1) < (longest, all);
-                if best.is_none_or(is_better) {
-                    best = Some(candidate);
-                }
-            }
-            best
-        };
-        let row = (0..=count).map(best).collect();
-        table.push(row);
-    }
-    let mut ends = vec![0; devices.len()];
-    let mut end = count;
-    for (row, place) in table.iter().zip(&mut ends).rev() {
-        *place = end;
-        end = row[end]?.2;
-    }
-    Some(ends)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{DeviceRoom, check, divide};
+    use super::{DeviceRoom, check};
     use gristmill_runtime::Device;
 
-    fn rooms(rooms: &[(u64, f64)]) -> Vec<DeviceRoom> {
-        let room = |(at, (bytes, speed)): (usize, &(u64, f64))| DeviceRoom {
-            device: Device::cuda(at as u32),
-            bytes: *bytes,
-            speed: *speed,
-        };
-        rooms.iter().enumerate().map(room).collect()
-    }
-
-    fn even(count: usize, bytes: u64, devices: usize) -> Vec<Vec<Option<u64>>> {
-        vec![vec![Some(bytes); devices]; count]
-    }
-
-    const ROOM: u64 = 1 << 40;
-
     #[test]
-    fn pieces_go_by_speed_within_the_room() {
-        // Twelve pieces by 1 to 2 and by 2 to 1 to 1.
-        assert_eq!(divide(&even(12, 10, 2), &rooms(&[(ROOM, 1.0), (ROOM, 2.0)])), Some(vec![4, 12]));
-        let three = rooms(&[(ROOM, 2.0), (ROOM, 1.0), (ROOM, 1.0)]);
-        assert_eq!(divide(&even(12, 10, 3), &three), Some(vec![6, 9, 12]));
-        // The faster one has room for three.
-        assert_eq!(divide(&even(12, 10, 2), &rooms(&[(ROOM, 1.0), (39, 9.0)])), Some(vec![9, 12]));
-        // A large one in front.
-        let mut pieces = even(5, 10, 2);
-        pieces[0] = vec![Some(40); 2];
-        assert_eq!(divide(&pieces, &rooms(&[(ROOM, 1.0), (ROOM, 1.0)])), Some(vec![1, 5]));
-        // One has no kernel for the second: what is behind it may be there.
-        pieces[1] = vec![Some(10), None];
-        assert_eq!(divide(&pieces, &rooms(&[(ROOM, 1.0), (ROOM, 1.0)])), Some(vec![2, 5]));
-    }
-
-    #[test]
-    fn every_other_division_is_no_faster() {
-        // All divisions of seven pieces over three devices, by counting.
-        let pieces: Vec<Vec<Option<u64>>> =
-            [7, 3, 9, 4, 4, 8, 2].iter().map(|bytes| vec![Some(*bytes); 3]).collect();
-        for devices in [
-            rooms(&[(ROOM, 1.0), (ROOM, 1.5), (ROOM, 0.5)]),
-            rooms(&[(12, 3.0), (20, 1.0), (ROOM, 1.0)]),
-            rooms(&[(19, 1.0), (9, 1.0), (18, 1.0)]),
+    fn devices_that_nothing_can_be_divided_over() {
+        let room = |speed| DeviceRoom { device: Device::cuda(0), bytes: 1, speed };
+        assert!(check(&[room(1.0)]).is_ok());
+        // The last is a number so small that times beside it are none.
+        for bad in [
+            vec![],
+            vec![room(0.0)],
+            vec![room(f64::NAN)],
+            vec![room(-1.0)],
+            vec![room(1.0); 2],
+            vec![room(1e-320)],
         ] {
-            let time = |ends: [usize; 3]| {
-                let mut start = 0;
-                let mut longest = 0.0f64;
-                for (room, end) in devices.iter().zip(ends) {
-                    let bytes: u64 = pieces[start..end].iter().filter_map(|piece| piece[0]).sum();
-                    start = end;
-                    if bytes > room.bytes {
-                        return None;
-                    }
-                    longest = longest.max(bytes as f64 / room.speed);
-                }
-                Some(longest)
-            };
-            let all = (0..=7).flat_map(|first| (first..=7).map(move |second| [first, second, 7]));
-            let best = all.filter_map(time).min_by(f64::total_cmp);
-            let found = divide(&pieces, &devices).map(|ends| <[usize; 3]>::try_from(ends).expect("three"));
-            assert_eq!(found.and_then(time), best, "{devices:?}");
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_no_division() {
-        assert_eq!(divide(&even(3, 10, 2), &rooms(&[(10, 1.0), (19, 1.0)])), None);
-        assert_eq!(divide(&even(3, 10, 2), &rooms(&[(10, 1.0), (20, 1.0)])), Some(vec![1, 3]));
-        assert_eq!(divide(&[], &rooms(&[(0, 1.0)])), Some(vec![0]));
-        assert_eq!(divide(&[vec![None]], &rooms(&[(ROOM, 1.0)])), None);
-        assert_eq!(divide(&even(2, u64::MAX, 1), &rooms(&[(u64::MAX, 1.0)])), None);
-        let twice = [rooms(&[(1, 1.0)]), rooms(&[(1, 1.0)])].concat();
-        for bad in [vec![], rooms(&[(1, 0.0)]), rooms(&[(1, f64::NAN)]), rooms(&[(1, -1.0)]), twice] {
             assert!(check(&bad).is_err(), "{bad:?}");
         }
     }

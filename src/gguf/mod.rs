@@ -22,6 +22,7 @@
 
 mod cursor;
 mod devices;
+mod divide;
 mod error;
 mod file;
 mod floats;
