@@ -9,7 +9,10 @@ use crate::gguf::{
 use crate::text::Printable;
 use gristmill_runtime::vocab::DType;
 use safetensors::tensor::{Dtype, Metadata};
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Bytes in front of a safetensors header: its length.
@@ -67,8 +70,8 @@ pub enum WeightError {
         reason: String,
     },
     /// A safetensors file of another length than its header says.
-    #[error("{}: the safetensors header describes {expected} bytes, the file has {found} (incomplete download?)",
-        path.display())]
+    #[error("{}: the safetensors header describes {expected} bytes, the file has {found} ({})",
+        path.display(), if u128::from(*found) < *expected { "incomplete download?" } else { "what stands behind the last tensor is none of its" })]
     Length {
         /// The file.
         path: PathBuf,
@@ -212,6 +215,29 @@ fn is_safetensors(bytes: &[u8]) -> bool {
     bytes.get(LENGTH_BYTES) == Some(&b'{')
 }
 
+/// A key that a JSON object has twice: of its values a reader may take the first or the last.
+fn twice(json: &[u8]) -> Result<Option<String>, serde_json::Error> {
+    struct Keys;
+    impl<'de> Visitor<'de> for Keys {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object of tensors")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Option<String>, M::Error> {
+            let (mut known, mut twice) = (HashSet::new(), None);
+            while let Some((key, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
+                if let Some(key) = known.replace(key) {
+                    twice.get_or_insert(key);
+                }
+            }
+            Ok(twice)
+        }
+    }
+    serde_json::Deserializer::from_slice(json).deserialize_map(Keys)
+}
+
 /// What a file that is neither container seems to be.
 fn guess(bytes: &[u8]) -> String {
     let start = bytes.get(..8).unwrap_or(bytes);
@@ -246,6 +272,9 @@ impl Safetensors {
         // Not `SafeTensors::read_metadata`: it adds the header's length to offsets from the file without
         // a check, which a crafted file makes overflow. The checks of the tensors themselves are in
         // `Metadata`'s own deserialization: contiguous from 0, and each as long as its shape and type say.
+        if let Some(twice) = twice(header).map_err(|e| invalid(e.to_string()))? {
+            return Err(invalid(format!("`{twice}` stands in it twice")));
+        }
         let metadata: Metadata = serde_json::from_slice(header).map_err(|e| invalid(e.to_string()))?;
         let expected = u128::from(data_start) + metadata.data_len() as u128;
         if expected != u128::from(found) {

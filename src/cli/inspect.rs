@@ -15,6 +15,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// Show the tensors of a GGUF or safetensors file, or the values of one
+///
+/// Exits with 1 if the data of the tensor that is named are defective: a scale that is NaN or infinite, a code without a meaning.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF or safetensors file
@@ -50,7 +52,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
                 ));
             };
             let seen = look(&types, &tensor)?;
-            if arguments.json { print_json(out, &seen.json(&tensor))? } else { seen.print(&tensor, out)? }
+            if arguments.json {
+                print_json(out, &seen.json(&tensor))?
+            } else {
+                seen.print(&tensor, out)?
+            }
+            if seen.is_defective() {
+                return Ok(Outcome::Failed);
+            }
         }
         None if arguments.json => list_json(&file, &types, out)?,
         None => list(arguments, &file, &types, out)?,
@@ -63,8 +72,8 @@ fn type_and_size(types: &TypeNumbers, tensor: &SourceTensor<'_>) -> (String, Opt
     match tensor.gguf() {
         Some(raw) => (types.name_of(&raw), raw.size().ok()),
         None => {
-            let width = tensor.dtype().map(|dtype| if dtype == gristmill::vocab::DType::F32 { 4 } else { 2 });
-            (tensor.type_name().to_lowercase(), width.and_then(|width| tensor.elements().checked_mul(width)))
+            // The file says where its data end, whatever the type.
+            (tensor.type_name().to_lowercase(), tensor.size().ok())
         }
     }
 }
@@ -283,6 +292,11 @@ impl Seen {
             self.sum += f64::from(value);
             self.sum_of_magnitudes += f64::from(value.abs());
         }
+    }
+
+    /// Whether its data are no weights, as `run` says it. Numbers that are not quantized may be infinite on purpose.
+    fn is_defective(&self) -> bool {
+        self.bad_rows > 0 || self.invalid > 0
     }
 
     fn mean(&self, sum: f64) -> f64 {

@@ -134,7 +134,7 @@ pub enum Problem {
     )]
     BigEndian(u32),
     /// A version other than 2 and 3.
-    #[error("GGUF version {0}; versions 2 and 3 are read: convert the model again with a current converter")]
+    #[error("GGUF version {version}; versions 2 and 3 are read: {help}", version = .0, help = unread(*.0))]
     Version(u32),
     /// The file ends too early.
     #[error(
@@ -248,6 +248,14 @@ pub enum Problem {
         /// Where that one ends.
         end: u64,
     },
+}
+
+/// What helps against a version that is not read.
+fn unread(version: u32) -> &'static str {
+    match version {
+        0..=3 => "convert the model again with a current converter",
+        4.. => "a newer gristmill may read it; or let the converter write version 3",
+    }
 }
 
 /// Why the bytes of a listed tensor cannot be had.

@@ -85,7 +85,12 @@ impl FileBytes {
     pub(crate) fn open(path: &Path) -> Result<FileBytes, GgufError> {
         let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
         let file = File::open(path).map_err(failed("open"))?;
-        let length = file.metadata().map_err(failed("ask for the length of"))?.len();
+        let found = file.metadata().map_err(failed("ask for the length of"))?;
+        if !found.is_file() && !found.is_dir() {
+            let why = "it is a pipe or a device; tensors are read where they are asked for, so give a file";
+            return Err(failed("read")(std::io::Error::new(ErrorKind::InvalidInput, why)));
+        }
+        let length = found.len();
         Ok(FileBytes(Kind::Read(Partly { file: Mutex::new(file), length, head: Vec::new() })))
     }
 

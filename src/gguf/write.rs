@@ -12,7 +12,7 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
 use crate::replace::{ReplaceError, Replacement};
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Version that is written.
 const VERSION: u32 = 3;
@@ -179,6 +179,11 @@ impl GgufWriter {
     /// # Errors
     /// When the sink refuses the bytes.
     pub fn write_to<W: Write>(self, sink: W) -> Result<TensorStream<W>, WriteError> {
+        self.begin(sink, None)
+    }
+
+    /// The same; `path` is the file that the sink is, for errors.
+    fn begin<W: Write>(self, sink: W, path: Option<PathBuf>) -> Result<TensorStream<W>, WriteError> {
         let mut header = Vec::new();
         header.extend(MAGIC);
         header.extend(VERSION.to_le_bytes());
@@ -186,8 +191,9 @@ impl GgufWriter {
         header.extend((self.keys.len() as u64).to_le_bytes());
         header.extend(&self.metadata);
         header.extend(&self.table);
-        let mut stream = TensorStream { sink, alignment: self.alignment, pending: self.tensors, written: 0 };
-        stream.sink.write_all(&header).map_err(WriteError::Sink)?;
+        let (alignment, pending) = (self.alignment, self.tensors);
+        let mut stream = TensorStream { sink, path, alignment, pending, written: 0 };
+        stream.put(&header)?;
         stream.pad(header.len() as u64)?;
         Ok(stream)
     }
@@ -206,7 +212,7 @@ impl GgufWriter {
         fill: impl FnOnce(&mut TensorStream<BufWriter<&mut std::fs::File>>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut new = Replacement::begin(path).map_err(WriteError::from)?;
-        let mut stream = self.write_to(BufWriter::with_capacity(1 << 20, new.file()))?;
+        let mut stream = self.begin(BufWriter::with_capacity(1 << 20, new.file()), Some(path.to_owned()))?;
         fill(&mut stream)?;
         let flushed = stream.finish()?.into_inner();
         flushed.map_err(|error| WriteError::Io {
@@ -229,6 +235,8 @@ impl From<ReplaceError> for WriteError {
 #[derive(Debug)]
 pub struct TensorStream<W> {
     sink: W,
+    /// The file that it is.
+    path: Option<PathBuf>,
     alignment: u32,
     pending: VecDeque<Declared>,
     /// Bytes of the first pending tensor that are written.
@@ -251,7 +259,7 @@ impl<W: Write> TensorStream<W> {
         if given > left {
             return Err(WriteError::TooLong { tensor: tensor.to_owned(), given, left, declared: bytes });
         }
-        self.sink.write_all(piece).map_err(WriteError::Sink)?;
+        self.put(piece)?;
         self.written += given;
         if self.written == bytes {
             self.pad(bytes)?;
@@ -275,7 +283,7 @@ impl<W: Write> TensorStream<W> {
         let zeros = [0; 4096];
         while left > 0 {
             let piece = left.min(zeros.len() as u64) as usize;
-            self.sink.write_all(&zeros[..piece]).map_err(WriteError::Sink)?;
+            self.put(&zeros[..piece])?;
             left -= piece as u64;
         }
         Ok(())
@@ -296,7 +304,21 @@ impl<W: Write> TensorStream<W> {
                 tensor: declared.name,
             });
         }
-        self.sink.flush().map_err(WriteError::Sink)?;
+        if let Err(source) = self.sink.flush() {
+            return Err(self.refused(source));
+        }
         Ok(self.sink)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.sink.write_all(bytes).map_err(|source| self.refused(source))
+    }
+
+    /// Why the sink took no more, with the file where it is one.
+    fn refused(&self, source: std::io::Error) -> WriteError {
+        match &self.path {
+            Some(path) => WriteError::Io { path: path.clone(), action: "write", source },
+            None => WriteError::Sink(source),
+        }
     }
 }

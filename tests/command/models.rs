@@ -119,7 +119,7 @@ fn inspect_shows_values_and_mistakes() -> Outcome {
     bytes[codes] |= 0b1100_0000;
     std::fs::write(&broken, &bytes)?;
     gristmill(["inspect", text(&broken), "blk.0.attn_q.weight"])
-        .code(0)
+        .code(1)
         .says("invalid codes   1, the first at row 0, column 0");
     gristmill(["run", text(&broken)])
         .code(1)

@@ -89,7 +89,7 @@ pub(super) fn all<'s>(
             fates.push((tensor, Fate::Leave));
             continue;
         }
-        match of(source, &tensor, format, types) {
+        match named(tensor.name()).and_then(|()| of(source, &tensor, format, types)) {
             Ok(fate) => fates.push((tensor, fate)),
             Err(why) => refused.push(format!("`{}` ({why})", Printable(tensor.name()))),
         }
@@ -102,6 +102,18 @@ pub(super) fn all<'s>(
         format!("{tensors} can't be copied to GGUF: {}", first_of(&refused, NAMED)),
         "--leave-out TENSOR writes the file without one; nothing was written",
     ))
+}
+
+/// Bytes of the longest name that ggml reads: GGML_MAX_NAME less the zero behind it.
+const LONGEST_NAME: usize = 63;
+
+/// Whether other programs read a tensor of this name. The error says why not.
+fn named(name: &str) -> Result<(), String> {
+    match name.len() {
+        0 => Err("without a name".to_owned()),
+        1..=LONGEST_NAME => Ok(()),
+        bytes => Err(format!("its name has {bytes} bytes, ggml reads {LONGEST_NAME} at most")),
+    }
 }
 
 /// Refuses a file of which nothing would be quantized.

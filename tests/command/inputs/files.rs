@@ -1,6 +1,6 @@
 //! Files that commands write: never over an input, never half, and nothing of a model is lost on the way.
 
-use crate::common::{Ran, command, data, finished, gristmill, text};
+use crate::common::{Ran, command, data, finished, gristmill, text, words};
 use gristmill::gguf::{Gguf, unquantized_only};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,6 +105,151 @@ fn an_input_is_never_the_output() -> Outcome {
         assert!(output.exists() && std::fs::read(&from)? == before);
     }
     assert!(tried >= 8, "{tried}");
+    Ok(())
+}
+
+/// Files that options and variables name count as inputs, and the place of an output before the file is there.
+#[test]
+fn every_file_that_is_named_counts() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, _, model] = inputs(folder.path())?;
+    let at = |name: &str| folder.path().join(name);
+    let (config, tuning, base, new) = (at("k.ini"), at("tt.tun"), at("base"), at("new.json"));
+    std::fs::write(&config, "[a]\nm = 64\nk = 128\nbm = 64\nbk = 64\nbmm = 64\n")?;
+    std::fs::write(&tuning, "gristmill tuning 2\n")?;
+    std::fs::write(&base, "{}")?;
+    let [input, model, config, base, new] = [&input, &model, &config, &base, &new].map(|path| text(path));
+    let run = format!("run {model} --m 1 --threads 1 --kernel-config {config}");
+    let mut refused = vec![
+        format!("{run} --receipt {config}"),
+        format!("{run} --receipt {}", text(&tuning)),
+        format!("quantize {input} --format i2_s -o {config} --kernel-config {config}"),
+        format!("quantize {input} --format i2_s -o {}", text(&tuning)),
+        format!("validate --format i2_s --rounds 1 --baseline {base} --save-baseline {base}"),
+    ];
+    if cfg!(feature = "ops") {
+        let other = folder.path().join(".").join("new.json");
+        refused.extend([
+            format!("{run} --monitor {config}"),
+            format!("{run} --monitor {new} --receipt {new}"),
+            format!("{run} --monitor {new} --receipt {}", text(&other)),
+            format!("history --store {base} --add {base}"),
+        ]);
+    }
+    let listed = names(folder.path());
+    let before: Vec<Vec<u8>> =
+        listed.iter().map(|name| std::fs::read(at(name))).collect::<std::io::Result<_>>()?;
+    for line in &refused {
+        let ran = finished(command().args(words(line)).env("GRISTMILL_TUNING", &tuning).output());
+        ran.code(1).complains("one file").complains("nothing was written");
+        assert_eq!(names(folder.path()), listed, "{line}");
+        for (name, before) in listed.iter().zip(&before) {
+            assert_eq!(&std::fs::read(at(name))?, before, "{line}: {name}");
+        }
+    }
+    // A tuning is added to, so it may be the one that decisions follow.
+    let line = "tune --quick --hot --format i2_s --op matmul --threads 1 --m 1 --shape 512x1024 --out";
+    let ran = command().args(words(line)).arg(&tuning).env("GRISTMILL_TUNING", &tuning).output();
+    finished(ran).code(0);
+    Ok(())
+}
+
+/// What can't be written is said before the work, which is for nothing then.
+#[test]
+fn a_place_where_nothing_can_be_written_is_told_first() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, _, model] = inputs(folder.path())?;
+    let (input, model) = (text(&input), text(&model));
+    let mut lines = vec![
+        format!("run {model} --receipt /nonexistent/x"),
+        format!("quantize {input} --format i2_s -o /nonexistent/x"),
+        "validate --save-baseline /nonexistent/x".to_owned(),
+        "tune -o /nonexistent/x".to_owned(),
+    ];
+    if cfg!(feature = "ops") {
+        lines.extend([
+            format!("run {model} --monitor /nonexistent/x"),
+            format!("history --add {model} --store /nonexistent/x"),
+            format!("report {model} --html /nonexistent/x"),
+        ]);
+    }
+    for line in lines {
+        let begun = std::time::Instant::now();
+        let ran = gristmill(words(&line)).code(1).complains("/nonexistent/x");
+        assert!(ran.stdout.is_empty() && begun.elapsed().as_secs() < 5, "{line}: {:?}", begun.elapsed());
+    }
+    Ok(())
+}
+
+/// An output that goes to standard output has it for itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_written_to_standard_output_is_alone_there() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, _, model] = inputs(folder.path())?;
+    let quantize = ["quantize", text(&input), "-o", "/dev/stdout", "--format", "i2_s", "--threads", "1"];
+    let ran = command().args(quantize).output()?;
+    assert!(String::from_utf8(ran.stderr)?.contains("1 of 6 tensors quantized"));
+    let written = folder.path().join("out.gguf");
+    gristmill(["quantize", text(&input), "-o", text(&written), "--format", "i2_s", "--threads", "1"]).code(0);
+    assert!(ran.stdout == std::fs::read(&written)?, "the file and nothing else");
+    let run = ["run", text(&model), "--m", "1", "--threads", "1", "--receipt", "/dev/stdout"];
+    let ran = gristmill(run).code(0).complains("blk.0.attn_q.weight");
+    assert!(ran.json()["kernels"].is_array());
+    // A device that is full is named.
+    let full = ["quantize", text(&input), "-o", "/dev/full", "--format", "i2_s", "--threads", "1"];
+    gristmill(full).code(1).complains("/dev/full: cannot write");
+    Ok(())
+}
+
+/// A pipe holds tensors, but none that could be read where they are asked for.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_is_no_model() {
+    let line = format!("cat {} | \"$0\" inspect /dev/stdin", text(&data("i2_s.gguf")));
+    let ran = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_gristmill")]).output();
+    finished(ran).code(1).complains("it is a pipe or a device");
+}
+
+/// Headers that say something twice, and files that are not as long as theirs says.
+#[test]
+fn a_safetensors_file_is_as_its_header_says() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("m.safetensors");
+    let (file, _) = safetensors(&TENSORS);
+    for (bytes, says) in [
+        ([&file[..], &[0; 5]].concat(), "behind the last tensor"),
+        (file[..file.len() - 5].to_vec(), "incomplete download?"),
+        (safetensors(&[("w", "F32", "[1]", 4), ("w", "F32", "[1]", 4)]).0, "`w` stands in it twice"),
+    ] {
+        std::fs::write(&path, bytes)?;
+        gristmill(["inspect", text(&path)]).code(1).complains(says);
+    }
+    // Types that are no weights take bytes all the same.
+    let all =
+        [("a", "I64", "[3]", 24), ("b", "F64", "[2]", 16), ("c", "U8", "[4]", 4), ("d", "BOOL", "[3]", 3)];
+    let all = all.into_iter().chain([("e", "F8_E4M3", "[2]", 2)]);
+    std::fs::write(&path, safetensors(&all.collect::<Vec<_>>()).0)?;
+    let ran = gristmill(["inspect", text(&path)]).code(0).says("5 tensors, 49 B");
+    assert!(!ran.stdout.contains("unknown"), "{}", ran.stdout);
+    Ok(())
+}
+
+/// Names that no program with ggml reads are not written.
+#[test]
+fn names_that_ggml_does_not_read_are_refused() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, output] = ["in.safetensors", "out.gguf"].map(|name| folder.path().join(name));
+    let quantize = ["quantize", text(&input), "-o", text(&output), "--format", "i2_s"];
+    let [longest, longer] = [63, 64].map(|bytes| "n".repeat(bytes));
+    std::fs::write(&input, safetensors(&[("w", "F32", "[4,128]", 2048), (&longest, "F32", "[1]", 4)]).0)?;
+    gristmill(quantize).code(0);
+    std::fs::remove_file(&output)?;
+    for (name, says) in [(longer.as_str(), "its name has 64 bytes"), ("", "without a name")] {
+        std::fs::write(&input, safetensors(&[("w", "F32", "[4,128]", 2048), (name, "F32", "[1]", 4)]).0)?;
+        gristmill(quantize).code(1).complains(says).complains("--leave-out");
+        assert!(!output.exists());
+    }
     Ok(())
 }
 

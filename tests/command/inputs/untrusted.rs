@@ -194,7 +194,7 @@ fn a_scale_that_is_no_number_is_the_files_fault() -> Outcome {
         let json = gristmill(["run", text(&file), "--m", "1", "--json"]).code(1).json();
         assert_eq!(json["defective"][0]["tensor"], *tensor, "{json}");
         assert!(json["defective"][0]["problem"].as_str().is_some_and(|text| text.contains(what)), "{json}");
-        gristmill(["inspect", text(&file), &tensor]).code(0).says("bad scales").says(what);
+        gristmill(["inspect", text(&file), &tensor]).code(1).says("bad scales").says(what);
     }
     Ok(())
 }
