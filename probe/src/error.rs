@@ -303,6 +303,20 @@ pub enum Error {
         /// What was looked at.
         report: String,
     },
+    /// An argument names a place that has no library.
+    #[error(
+        "{argument} names `{}`, but no usable library is there\n{report}\n  \
+         help: let it name the folder of a bitnet.cpp or llama.cpp build, or leave it away",
+        printable_path(value)
+    )]
+    ArgumentWithoutLibrary {
+        /// The argument.
+        argument: &'static str,
+        /// Its value.
+        value: PathBuf,
+        /// What was looked at.
+        report: String,
+    },
     /// A library is required and none is there.
     #[error(
         "no C++ backend was found\n{report}\n  help: set BITNET_CPP_DIR to a bitnet.cpp or llama.cpp build"

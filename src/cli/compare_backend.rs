@@ -12,7 +12,7 @@ use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
 use gristmill::{QuantizedMatrix, REGISTRY};
 use gristmill_probe::backend::{Requirements, validate};
-use gristmill_probe::discover::{DIR, Search, Target};
+use gristmill_probe::discover::{Search, Target};
 use gristmill_probe::{printable, printable_path};
 use gristmill_records::comparison::{Comparison, Comparisons, NotCompared};
 use std::io::Write;
@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         need.check(what, "give fewer tokens with --m or less with --shape")?;
     }
     let search = match &arguments.library {
-        Some(folder) => Search::nowhere(Target::host()).with_variable(DIR, folder),
+        Some(folder) => Search::nowhere(Target::host()).with_argument("--library", folder),
         None => Search::from_env(Target::host()),
     };
     let (file, theirs) = load(&search)?;

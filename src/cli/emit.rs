@@ -127,8 +127,12 @@ impl Wanted {
 }
 
 /// Leaves in `set` what was asked for.
+///
+/// # Errors
+/// For names that are none, and for two formats at once.
 fn narrow(set: &mut SpecSet, name: &str, format: Option<&str>) -> Result<Wanted, CliError> {
     let names: Vec<String> = set.formats.iter().map(|format| format.name.clone()).collect();
+    let known: Vec<String> = of_set(set).map(str::to_owned).collect();
     let keep_format = |set: &mut SpecSet, name: &str| {
         let keep: Vec<bool> = set.formats.iter().map(|format| format.name == name).collect();
         set.retain_formats(&keep);
@@ -136,6 +140,15 @@ fn narrow(set: &mut SpecSet, name: &str, format: Option<&str>) -> Result<Wanted,
     if let Some(format) = format {
         if !names.iter().any(|name| name == format) {
             return Err(unknown("format", format, &names));
+        }
+        if format != name
+            && !set.kernels.iter().any(|kernel| kernel.name == name)
+            && known.iter().any(|known| known == name)
+        {
+            return Err(CliError::usage(
+                format!("`{name}` is no kernel file, and --format {format} chooses among the formats of one"),
+                format!("emit `{name}` without --format, or a kernel file such as `matmul` with it"),
+            ));
         }
         keep_format(set, format);
     }
@@ -174,10 +187,14 @@ fn narrow(set: &mut SpecSet, name: &str, format: Option<&str>) -> Result<Wanted,
             "emit a format that a kernel packs with it, or `matmul`",
         ));
     }
-    let kernels = set.kernels.iter().map(|kernel| kernel.name.clone());
-    let known: Vec<String> =
-        names.into_iter().chain(kernels).chain(set.activations.iter().map(|a| a.name.clone())).collect();
     Err(unknown("spec", name, &known))
+}
+
+/// The names of what can be emitted.
+fn of_set(set: &SpecSet) -> impl Iterator<Item = &str> {
+    let kernels = set.kernels.iter().map(|kernel| kernel.name.as_str());
+    let activations = set.activations.iter().map(|activations| activations.name.as_str());
+    set.formats.iter().map(|format| format.name.as_str()).chain(kernels).chain(activations)
 }
 
 fn unknown(what: &str, name: &str, known: &[String]) -> CliError {

@@ -1,7 +1,6 @@
 //! What a command can fail with, and the exit code that follows.
 
 use super::table::bytes;
-use gristmill::Error;
 use gristmill::compare::CompareError;
 use gristmill::gguf::{GgufError, ImportanceError, ModelError, NoData, TransformError, WriteError};
 use gristmill::oracle::OracleError;
@@ -9,6 +8,8 @@ use gristmill::replace::ReplaceError;
 use gristmill::text::Printable;
 use gristmill::validate::ValidateError;
 use gristmill::weights_file::WeightError;
+use gristmill::{Error, Reason, Rejection};
+use gristmill_codegen::builder::BuildError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -102,7 +103,7 @@ pub enum CliError {
     Specs(#[from] gristmill_spec::ReadError),
     /// Specs that can't be compiled.
     #[error(transparent)]
-    Build(#[from] gristmill_codegen::builder::BuildError),
+    Build(#[from] BuildError),
     /// A C++ library whose kernels can't be compared with ours.
     #[error(transparent)]
     Compare(#[from] CompareError),
@@ -154,6 +155,11 @@ impl CliError {
         move |source| CliError::File { action, path: path.to_owned(), source }
     }
 
+    /// Whether it is a list of diagnostics, each of which begins with `error` itself.
+    pub fn is_diagnostics(&self) -> bool {
+        matches!(self, CliError::Build(BuildError::Specs(_)))
+    }
+
     /// Whether the reader of standard output went away, which is its right.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, CliError::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
@@ -171,7 +177,16 @@ impl CliError {
 
 /// Whether an error of the runtime says that there is no kernel.
 pub fn is_no_kernel(error: &Error) -> bool {
-    matches!(error, Error::NoKernel(_) | Error::NotCompiled { .. } | Error::KNotMultiple { .. })
+    match error {
+        Error::NoKernel(refusal) => !refusal.rejected.iter().any(is_unknown),
+        Error::NotCompiled { .. } | Error::KNotMultiple { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a name that was asked for is none: a mistake in the question, and no answer to it.
+pub fn is_unknown(rejection: &Rejection) -> bool {
+    matches!(rejection.reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. })
 }
 
 impl From<io::Error> for CliError {

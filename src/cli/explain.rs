@@ -1,14 +1,14 @@
 //! `gristmill explain`: is there a kernel, which one, and why not the others?
 
 use super::environment::Environment;
-use super::error::{CliError, Outcome};
+use super::error::{CliError, Outcome, is_unknown};
 use super::json::print_json;
 use super::table::bytes;
 use super::{external, gpu_kernels, request};
 use gristmill::gguf::TypeNumbers;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, PrecisionMode, REGISTRY, Reason, Rejection, Request, Shape, Threads, json};
+use gristmill::{Device, PrecisionMode, REGISTRY, Rejection, Request, Shape, Threads, json};
 use gristmill_records::decision::Decision;
 use serde::Serialize;
 use std::io::Write;
@@ -20,7 +20,7 @@ use std::io::Write;
 pub struct Arguments {
     #[arg(value_parser = asked, help = format!("{}, {GROUPED}", request::ops("What is to be computed")))]
     op: Asked,
-    /// Weight format, or tl1 or tl2, which become one; activation format where the op is for those
+    /// Weight format, or a layout that becomes one (tl1, tl2, those of `list`); activation format where the op is for those
     #[arg(long, value_name = "NAME")]
     pub(super) format: String,
     /// Type of the operand that is not packed (of what decodes, the result): f32, f16, bf16, i8
@@ -86,8 +86,10 @@ struct Explained {
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let Arguments { op, format, input, device, shape, precision, working_set, threads, quantizer, json } =
         arguments;
-    let imported = Tiled::from_name(format);
-    let format = match imported {
+    let tiled = Tiled::from_name(format);
+    let rows = REGISTRY.imports.iter().find(|import| import.name == format);
+    let imported = tiled.map(Tiled::name).or(rows.map(|import| import.name));
+    let format = match tiled {
         Some(layout) => {
             let types = TypeNumbers::new(&REGISTRY);
             let none = || {
@@ -96,7 +98,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
             };
             types.imported_as(shape.k).ok_or_else(none)?.name
         }
-        None => format,
+        None => rows.map_or(format.as_str(), |import| super::list::imported(import)),
     };
     let Asked { op, grouped } = *op;
     let asked = Request {
@@ -115,9 +117,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let decision = prepared.decide_as_asked();
     let rejected: Vec<Rejection> = decision.rejected().collect();
     // A name that nothing knows is a mistake in the question, not an answer to it.
-    if let Some(unknown) =
-        rejected.iter().find(|r| matches!(r.reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. }))
-    {
+    if let Some(unknown) = rejected.iter().find(|rejection| is_unknown(rejection)) {
         let help =
             unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
         return Err(CliError::usage(unknown.to_string(), help));
@@ -141,12 +141,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let explained = Explained {
             decision: json::decision(&decision),
             external_backends: outside.map(|format| external::backends(&external::found(), Some(format))),
-            imported_from: imported.map(Tiled::name),
+            imported_from: imported,
             grouped,
         };
         print_json(out, &explained)?;
     } else {
-        if let Some(layout) = imported {
+        if let Some(import) = rows {
+            let what =
+                "tensors are read as that, the same weights, where the layout is named (dequantize --raw)";
+            writeln!(out, "{} is a layout of {format}: {}; {what}", import.name, import.doc)?;
+        }
+        if let Some(layout) = tiled {
             writeln!(
                 out,
                 "{} is {}; tensors are read as {format}, the same weights, given their tile sizes (--tiles, --kernel-config)",

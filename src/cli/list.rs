@@ -17,7 +17,7 @@ pub struct Arguments {
     /// Print every kernel instead of a line for each format
     #[arg(long)]
     kernels: bool,
-    /// Only this format (prints its kernels)
+    /// Only this format, of weights or activations, or what this layout becomes (prints its kernels)
     #[arg(long, value_name = "NAME")]
     pub(super) format: Option<String>,
     /// Only kernels for this device: cpu, cuda:0. Those for GPUs come with their images; no GPU is looked for
@@ -29,18 +29,19 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let only = arguments.format.as_deref().map(request::format).transpose()?;
+    let asked = arguments.format.as_deref().map(asked).transpose()?;
+    let only = asked.and_then(|name| REGISTRY.format(name).ok()).map(|(_, format)| format);
     let device = arguments.device.map(|device| device.kind);
     let shown = |entry: &&Entry| {
-        only.is_none_or(|only| name_of(entry) == only.name) && device.is_none_or(|kind| entry.device == kind)
+        asked.is_none_or(|asked| name_of(entry) == asked) && device.is_none_or(|kind| entry.device == kind)
     };
     let entries: Vec<&Entry> = REGISTRY.entries.iter().filter(shown).collect();
     let formats: Vec<&FormatInfo> =
-        REGISTRY.formats.iter().filter(|format| only.is_none_or(|only| only.name == format.name)).collect();
+        REGISTRY.formats.iter().filter(|format| asked.is_none_or(|asked| asked == format.name)).collect();
     let imports: Vec<&ImportInfo> = REGISTRY
         .imports
         .iter()
-        .filter(|import| only.is_none_or(|only| only.name == imported(import)))
+        .filter(|import| asked.is_none_or(|asked| asked == imported(import)))
         .collect();
     // Of a device for which nothing was compiled, the list is empty: that is an answer, with its reason.
     let outcome = match device {
@@ -53,7 +54,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     }
     if let (Some(kind), true) = (device, entries.is_empty()) {
         writeln!(out, "no kernels for {kind}: {}", nothing_for(kind))?;
-    } else if arguments.kernels || only.is_some() || device.is_some() {
+    } else if arguments.kernels || asked.is_some() || device.is_some() {
         print_kernels(&entries, out)?;
     } else {
         print_formats(&formats, &entries, out)?;
@@ -62,6 +63,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     writeln!(out)?;
     external::print(&external::found(), only, out)?;
     Ok(outcome)
+}
+
+/// The format of a name: of weights, of activations, or what a layout of other programs becomes.
+fn asked(name: &str) -> Result<&'static str, CliError> {
+    if let Some(activations) = REGISTRY.activations.iter().find(|activations| activations.name == name) {
+        return Ok(activations.name);
+    }
+    match REGISTRY.imports.iter().find(|import| import.name == name) {
+        Some(import) => Ok(imported(import)),
+        None => Ok(request::format(name)?.name),
+    }
 }
 
 /// What `list --json` prints.
@@ -253,7 +265,7 @@ fn print_formats(formats: &[&FormatInfo], entries: &[&Entry], out: &mut dyn Writ
 }
 
 /// The format that an import layout becomes.
-fn imported(import: &ImportInfo) -> &'static str {
+pub fn imported(import: &ImportInfo) -> &'static str {
     REGISTRY.formats.get(import.format).map_or("", |format| format.name)
 }
 

@@ -166,7 +166,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // What was written before the error belongs before it.
             let _ = out.flush();
-            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {}", PrintableLines(&error.to_string()));
+            let begin = if error.is_diagnostics() { "" } else { "\x1b[1;31merror\x1b[0m: " };
+            anstream::eprintln!("{begin}{}", PrintableLines(&error.to_string()));
             if error.is_no_kernel() { ExitCode::from(2) } else { ExitCode::from(1) }
         }
     }

@@ -1,7 +1,7 @@
 //! `list` and `explain`, exit codes, and how errors look.
 #![cfg(all(feature = "cli", feature = "bitnet", feature = "ggml"))]
 
-use crate::common::{command, finished, gristmill, record, words};
+use crate::common::{command, finished, gristmill, record, text, words};
 use gristmill::json::{Decision, Format, Kernel};
 use std::process::Stdio;
 
@@ -116,6 +116,59 @@ fn unknown_names_are_errors_with_the_names_there_are() {
     gristmill(words("explain matmul --format i2_s --device gpu")).code(1).complains("cuda:0");
     gristmill(words("explain matmul --format i2_s --device cuda:0 --nonsense")).code(1);
     gristmill([""; 0]).code(1);
+}
+
+/// A name that nothing knows is a mistake in the question, whichever command is asked.
+#[test]
+fn an_unknown_quantizer_is_a_mistake_everywhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("in.f32");
+    std::fs::write(&input, [0; 512]).expect("a file");
+    let raw = ["quantize", "--raw", "--format", "i2_s", "--row", "128", "--quantizer", "nope"];
+    let files = [text(&input), "/dev/null"];
+    gristmill(raw.iter().chain(&files)).code(1).complains("no quantizer `nope`");
+    gristmill(words("explain quantize --format i2_s --quantizer nope"))
+        .code(1)
+        .complains("no quantizer `nope`");
+}
+
+/// What answers say is of the question.
+#[test]
+fn answers_name_what_was_asked() {
+    let ran = gristmill(words("emit i2_s --format q4_0")).code(1).complains("no kernel file");
+    assert!(!ran.stderr.contains("did you mean"), "{}", ran.stderr);
+    gristmill(words("emit i2s --format q4_0")).code(1).complains("did you mean `i2_s`?");
+    let ran = gristmill(words("emit /dev/null")).code(1).complains("error[empty-file]");
+    assert!(!ran.stderr.contains("error: error"), "{}", ran.stderr);
+    gristmill(words("device-report --device cpu --out /nonexistent/x")).code(1).complains("--device cpu");
+    let ran = gristmill(words("docs --performance /nonexistent/x")).code(1).complains("/nonexistent/x");
+    assert_eq!(ran.stdout, "");
+    let file = crate::common::data("i2_s.gguf");
+    let plan = |speed: &str| gristmill(["plan", text(&file), "--devices", "cpu", "--speeds", speed]);
+    plan("1e-320").code(1).complains("1e-100");
+    plan("1e-30").code(0).says("100 %");
+    gristmill(words("list --format int8_row")).code(0).says("quantize_activations.int8_row.scalar");
+    if cfg!(feature = "import") {
+        gristmill(words("list --format i2_s_rows4")).code(0).says("matmul.i2_s.scalar");
+        gristmill(words("explain matmul --format i2_s_rows4 --shape 1x256x256"))
+            .code(0)
+            .says("i2_s_rows4 is a layout of i2_s");
+        let ran = gristmill(words("quantize in -o out --format i2_s_neon64")).code(1).complains("only read");
+        assert!(!ran.stderr.contains("--raw"), "{}", ran.stderr);
+    }
+}
+
+/// A version of GGUF that is older is converted again; for one that is newer a newer program is needed.
+#[test]
+fn versions_of_gguf_have_their_own_help() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.gguf");
+    let mut bytes = std::fs::read(crate::common::data("i2_s.gguf")).expect("test data");
+    for (version, help) in [(1u32, "convert the model again"), (4, "a newer gristmill")] {
+        bytes[4..8].copy_from_slice(&version.to_le_bytes());
+        std::fs::write(&path, &bytes).expect("a file");
+        gristmill(["inspect", text(&path)]).code(1).complains(help);
+    }
 }
 
 #[test]

@@ -114,7 +114,8 @@ fn what_can_t_be_compared_says_why() {
     gristmill(["compare-backend", "--library", library])
         .code(1)
         .complains("no usable library")
-        .complains("unset it");
+        .complains("--library names")
+        .complains("leave it away");
     made::shared(folder.path(), "libllama.so", "void llama_backend_init(void) {}", &[]);
     gristmill(["compare-backend", "--library", library])
         .code(1)

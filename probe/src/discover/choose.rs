@@ -2,7 +2,7 @@
 
 use super::discovery::{Candidate, Discovery, Found, Place, Verdict};
 use super::name::{FileName, Linkage};
-use super::places::{self, Origin};
+use super::places::{self, Origin, VARIABLES};
 use super::search::Search;
 use crate::analyze::{Analysis, analyze};
 use crate::error::Error;
@@ -44,7 +44,10 @@ fn run(search: &Search) -> Discovery {
         }
     }
     if let Some((name, _)) = search.variables.first() {
-        found.stopped = Some(format!("{name} is set, and a variable that is set is obeyed"));
+        found.stopped = Some(match VARIABLES.contains(name) {
+            true => format!("{name} is set, and a variable that is set is obeyed"),
+            false => format!("{name} is given"),
+        });
         return found;
     }
     if let Some(home) = &search.home {

@@ -1,7 +1,7 @@
 //! The report: what was looked at, and what was found.
 
 use super::name::{FileName, Linkage, Role};
-use super::places::Origin;
+use super::places::{Origin, VARIABLES};
 use super::target::Target;
 use crate::analyze::{Analysis, Facts, Image};
 use crate::error::Error;
@@ -85,7 +85,7 @@ impl Library<'_> {
 pub struct Discovery {
     /// For what.
     pub target: Target,
-    /// The variables that were set.
+    /// The variables that were set, or the argument that stands for one.
     pub variables: Vec<(&'static str, PathBuf)>,
     /// Every place that was looked at, in order.
     pub places: Vec<Place>,
@@ -145,6 +145,9 @@ impl Discovery {
     pub fn nothing(&self) -> Error {
         let report = self.to_string();
         match self.variables.first() {
+            Some((argument, value)) if !VARIABLES.contains(argument) => {
+                Error::ArgumentWithoutLibrary { argument, value: value.clone(), report }
+            }
             Some((variable, value)) => {
                 Error::VariableWithoutLibrary { variable, value: value.clone(), report }
             }

@@ -54,6 +54,11 @@ impl Search {
         self
     }
 
+    /// As if there were a variable by the name of an argument, which is told by that name: below the root `folder` and nowhere else.
+    pub fn with_argument(self, name: &'static str, folder: impl Into<OsString>) -> Search {
+        self.with_variable(name, folder)
+    }
+
     /// Looks in this home folder for bitnet.cpp's cache.
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Search {
         self.home = Some(home.into());

@@ -15,6 +15,7 @@ use super::output;
 use super::table::{Side, Table};
 pub use arguments::Arguments;
 use goals::{Goal, goals};
+use gristmill::vocab::DeviceKind;
 use serde::Serialize;
 use stage::{Ended, Stage, stages};
 use std::io::Write;
@@ -30,6 +31,12 @@ struct Summary<'s> {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if arguments.device.kind != DeviceKind::Cuda {
+        return Err(CliError::usage(
+            format!("--device {}: a report is of a GPU that kernels are described for", arguments.device),
+            "give --device cuda:0, or leave it away",
+        ));
+    }
     if arguments.soak {
         return soak::run(arguments.device, arguments.replays(), &arguments.format, out);
     }

@@ -30,7 +30,10 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     if !arguments.performance.is_empty() {
-        performance::print(&arguments.performance, out)?;
+        // Half a page is none: it is printed once all records were read.
+        let mut page = Vec::new();
+        performance::print(&arguments.performance, &mut page)?;
+        out.write_all(&page)?;
         return Ok(Outcome::Yes);
     }
     let sources = shipped().map_err(BuildError::Shipped)?;

@@ -82,12 +82,13 @@ pub fn run(arguments: &Arguments, output: &Path, out: &mut dyn Write) -> Result<
     let format = request::format(&arguments.format)?;
     let Some(type_id) = format.gguf else {
         let known: Vec<&str> = REGISTRY.formats.iter().filter(|f| f.gguf.is_some()).map(|f| f.name).collect();
+        let raw = match format.quantizers.is_empty() {
+            true => "nothing quantizes to this one, which is only read",
+            false => "`quantize --raw` makes raw files of this one too",
+        };
         return Err(CliError::usage(
             format!("format `{}` has no GGUF type id, so no GGUF file can hold it", format.name),
-            format!(
-                "formats with an id: {}; `quantize --raw` makes raw files of any format",
-                known.join(", ")
-            ),
+            format!("formats with an id: {}; {raw}", known.join(", ")),
         ));
     };
     let name = arguments.quantizer.as_deref();
