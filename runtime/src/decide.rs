@@ -238,11 +238,9 @@ impl Prepared {
             Serves::Activations => {}
             Serves::Formats => self.elements = registry.formats[format].elements,
         }
-        if matches!(op.serves, Serves::Formats)
-            && op.by_quantizer
-            && (request.quantizer.is_some() || registry.formats[format].quantizers.is_empty())
+        if op.by_quantizer
+            && let Some(name) = request.quantizer
         {
-            let name = request.quantizer.unwrap_or_default();
             let known = registry.formats[format].quantizers;
             self.quantizer =
                 known.iter().position(|known| *known == name).ok_or_else(|| Reason::NoQuantizer {

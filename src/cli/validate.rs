@@ -63,11 +63,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let threads = Threads::new(run::threads(arguments.threads))?;
     let validation = validate::validate(&REGISTRY, &options, &threads)?;
-    let printed = if arguments.json {
-        print_json(out, &validation)
-    } else {
-        print(&validation, out)
-    };
+    let printed = if arguments.json { print_json(out, &validation) } else { print(&validation, out) };
     match &arguments.save_baseline {
         Some(path) if validation.success => {
             let text = serde_json::to_string_pretty(&validation.speed.baseline(&validation.machine));
