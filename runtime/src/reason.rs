@@ -100,7 +100,7 @@ pub enum Reason {
     },
     /// The format states no quantizer of this name.
     NoQuantizer {
-        /// The name; empty where none was asked for and there is none.
+        /// The name.
         name: String,
         /// What may have been meant.
         nearest: Option<&'static str>,
@@ -314,9 +314,6 @@ impl std::fmt::Display for Reason {
             Reason::NotCompiled { format, feature } => {
                 write!(f, "{FORMAT}{format}{BUT_FEATURE}{feature}{IS_OFF}")
             }
-            Reason::NoQuantizer { name, .. } if name.is_empty() => {
-                write!(f, "the format states no quantizer")
-            }
             Reason::NoQuantizer { name, nearest, .. } => {
                 write!(f, "the format states no quantizer `{name}`{}", Meant(nearest))
             }
@@ -429,11 +426,8 @@ pub struct Refusal {
 impl Refusal {
     /// Whether it is because something that was named is not there: the format, or its quantizer.
     pub fn is_of_a_name(&self) -> bool {
-        let of_a_name = |reason: &Reason| match reason {
-            Reason::NoSpec { .. } => true,
-            Reason::NoQuantizer { name, .. } => !name.is_empty(),
-            _ => false,
-        };
+        let of_a_name =
+            |reason: &Reason| matches!(reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. });
         !self.rejected.is_empty() && self.rejected.iter().all(|rejection| of_a_name(&rejection.reason))
     }
 }
