@@ -47,7 +47,9 @@ pub unsafe extern "C" fn gm_threads_new(count: usize, threads: *mut *mut gm_thre
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(threads, "threads") }?;
         if count == 0 {
-            return Err(Failure::argument("count is 0\n  help: the calling thread is one of them, so 1 at least"));
+            return Err(Failure::argument(
+                "count is 0\n  help: the calling thread is one of them, so 1 at least",
+            ));
         }
         *place = Box::into_raw(Box::new(gm_threads(Threads::new(count)?)));
         Ok(())
