@@ -3,7 +3,7 @@
 use crate::config::{Architecture, Config, architecture};
 use crate::error::{Error, zeros};
 use crate::floats::Float;
-use gristmill::gguf::{ArrayBuf, Gguf, GgufWriter, TensorStream, Value, WriteError, unquantized_only};
+use gristmill::gguf::{ArrayBuf, Gguf, GgufWriter, TensorStream, Value, unquantized_only};
 use gristmill::registry::FormatInfo;
 use gristmill::{CpuProfile, Quantizer, REGISTRY, Request, Restrict, Threads};
 use std::io::Write;
@@ -151,15 +151,7 @@ impl Recipe {
             };
             writer.tensor(&tensor.name, &dims, tensor.stored.number(), bytes as u64)?;
         }
-        let written = writer
-            .create(path, |stream| tensors.iter().try_for_each(|tensor| self.data(tensor, stream, threads)));
-        written.map_err(|error| match error {
-            // Of the file it knows that it is one.
-            Error::Write(WriteError::Sink(source)) => {
-                Error::Io { action: "write", path: path.to_owned(), source }
-            }
-            error => error,
-        })
+        writer.create(path, |stream| tensors.iter().try_for_each(|tensor| self.data(tensor, stream, threads)))
     }
 
     /// Refuses what could not be run, by the code that reads a model, and what would never be finished.
