@@ -1,9 +1,9 @@
-//! Records of one day and machine, to which each kind of run is added once.
+//! Records of a day and a machine, to which each kind of run is added once.
 
 use crate::committed::{Candle, CandleRun, Machine};
 use crate::peers::{ModelRun, Models, ProductRun, Products};
 
-/// A record of runs that were made on one day and machine.
+/// A record of runs that were made on one machine, and on one day unless a run says another one.
 pub trait Daily {
     /// One of them.
     type Run;
@@ -14,13 +14,24 @@ pub trait Daily {
     /// All of them.
     fn runs(&mut self) -> &mut Vec<Self::Run>;
 
+    /// Says in a run that it was made on another day than the record; `false` where runs of a kind can't say that.
+    fn put_day(_run: &mut Self::Run, _day: &str) -> bool {
+        false
+    }
+
     /// Whether two runs measure the same in the same way, so that the later one takes the place of the other.
     fn same(a: &Self::Run, b: &Self::Run) -> bool;
 }
 
-/// The record `there` with another run, or `fresh` with it alone where there is none of the same day and machine.
-pub fn with_run<T: Daily>(there: Option<T>, fresh: T, run: T::Run) -> T {
-    let mut record = there.filter(|there| there.made() == fresh.made()).unwrap_or(fresh);
+/// The record `there` with another run, or `fresh` with it alone where there is none of the same machine and, unless runs have days of
+/// their own, of the same day.
+pub fn with_run<T: Daily>(there: Option<T>, fresh: T, mut run: T::Run) -> T {
+    let mut takes = |there: &T| {
+        let ((day, machine), (today, here)) = (there.made(), fresh.made());
+        machine == here && (day == today || T::put_day(&mut run, today))
+    };
+    let there = there.filter(&mut takes);
+    let mut record = there.unwrap_or(fresh);
     let runs = record.runs();
     runs.retain(|other| !T::same(other, &run));
     runs.push(run);
@@ -36,6 +47,11 @@ impl Daily for Products {
 
     fn runs(&mut self) -> &mut Vec<ProductRun> {
         &mut self.runs
+    }
+
+    fn put_day(run: &mut ProductRun, day: &str) -> bool {
+        run.date = Some(day.to_owned());
+        true
     }
 
     fn same(a: &ProductRun, b: &ProductRun) -> bool {

@@ -22,6 +22,9 @@ pub struct ProductRun {
     /// The ISA that both were held to; `None`: each took what the processor has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_to: Option<String>,
+    /// The day, where it is another than the record's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
     /// The command.
     pub command: String,
     /// Of compilers and of gristmill.

@@ -2,7 +2,7 @@
 
 use gristmill_records::committed::{Candle, Formats};
 use gristmill_records::daily::with_run;
-use gristmill_records::peers::{Models, Products};
+use gristmill_records::peers::{Models, ProductRun, Products};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -108,5 +108,23 @@ fn a_run_is_added_to_a_record_of_its_day_and_machine() -> Result<(), Box<dyn Err
     there.date.clone_from(&fresh.date);
     there.machine.cores += 1;
     assert_eq!(with_run(Some(there), fresh, again.clone()).models, alone);
+    Ok(())
+}
+
+/// Products of one library stay beside those of another that were measured on another day, which they say.
+#[test]
+fn products_of_another_day_say_that_day() -> Result<(), Box<dyn Error>> {
+    let there = records::<Products>("peers")?.into_iter().find(|record| record.runs.len() > 1);
+    let there = there.ok_or("a record of several runs")?;
+    let run = ProductRun { date: None, ..there.runs[0].clone() };
+    let fresh = Products { date: "2027-01-01".to_owned(), runs: Vec::new(), ..there.clone() };
+    let later = with_run(Some(there.clone()), fresh.clone(), run.clone());
+    assert_eq!((&later.date, later.runs.len()), (&there.date, there.runs.len()));
+    assert_eq!(later.runs[..later.runs.len() - 1], there.runs[1..]);
+    let dated = ProductRun { date: Some(fresh.date.clone()), ..run.clone() };
+    assert_eq!(later.runs.last(), Some(&dated));
+    let mut elsewhere = fresh.clone();
+    elsewhere.machine.cores += 1;
+    assert_eq!(with_run(Some(there), elsewhere, run.clone()).runs, [run]);
     Ok(())
 }

@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Formats of ours, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]
     formats: Vec<String>,
-    /// Record to write; what it says of other peers of this day and machine is kept. Refused on a machine that other programs keep
+    /// Record to write; what it says of other peers of this machine is kept. Refused on a machine that other programs keep
     /// busy
     #[arg(long, conflicts_with = "formats")]
     record: Option<PathBuf>,
@@ -98,6 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let run = ProductRun {
         peer: format!("{PACKAGE} {}{suffix}", locked_version()),
         held_to: held.map(|isa| isa.name().to_owned()),
+        date: None,
         command: format!("peers measure --rounds {rounds}"),
         versions: versions(),
         load: [before, load()],

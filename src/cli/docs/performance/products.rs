@@ -17,7 +17,8 @@ pub fn print(record: &Products, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}\n", run.peer)?;
-    writeln!(out, "{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
+    let day = run.date.as_ref().map_or(String::new(), |day| format!("{day}; "));
+    writeln!(out, "{day}{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
     for note in &run.notes {
         writeln!(out, "- {note}")?;
     }
