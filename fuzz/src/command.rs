@@ -25,7 +25,7 @@ pub fn run(words: &[&str], path: &Path, more: &[&str]) {
     let arguments = std::iter::once("gristmill").chain(words.iter().copied()).map(OsString::from);
     let arguments = arguments.chain([path.as_os_str().to_owned()]).chain(more.iter().map(OsString::from));
     let arguments = cli::Arguments::try_parse_from(arguments).expect("arguments that the command has");
-    if let Err(error) = cli::dispatch(arguments.command, &mut cli::Plain::new(io::sink())) {
+    if let Err(error) = cli::dispatch(&arguments.command, &mut cli::Plain::new(io::sink())) {
         assert!(!error.to_string().is_empty());
     }
 }
