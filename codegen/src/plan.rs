@@ -99,7 +99,7 @@ impl Dot {
 pub enum Scaled {
     /// Bytes, less this number.
     Bytes {
-        /// The least of them.
+        /// The least of them, or the odd number below it.
         zero: i32,
         /// Half of what is left, which is even: what is odd times what is odd.
         halved: bool,
@@ -120,10 +120,12 @@ impl Scaled {
         let (least, most) = superblock.products((plan.min(), plan.max()));
         let k = u64::from(plan.unit * superblock.runs);
         let exact = |largest: i64| 128 * k * largest.unsigned_abs() <= i32::MAX as u64;
-        let fits_byte = |halved| (most - least) >> u32::from(halved) <= u8::MAX.into();
-        let halved = !fits_byte(false) && superblock.products_are_odd(&plan.values);
-        if primitives.times && fits_byte(halved) && exact(most - least) {
-            return Some(Scaled::Bytes { zero: least as i32, halved });
+        let byte = u8::MAX.into();
+        let halved = most - least > byte && superblock.products_are_odd(&plan.values);
+        // From an odd number odd ones are an even distance away; the least is 0 where all are positive.
+        let zero = if halved && least % 2 == 0 { least - 1 } else { least };
+        if primitives.times && (most - zero) >> u32::from(halved) <= byte && exact(most - zero) {
+            return Some(Scaled::Bytes { zero: zero as i32, halved });
         }
         let fits = |product: i64| i16::try_from(product).is_ok() && exact(product);
         let words = wide && primitives.words && plan.unit.is_multiple_of(WORDS_K);

@@ -70,6 +70,11 @@ fn decode_six_runs(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..60).map(element).collect())
 }
 
+fn decode_odds(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let scale = |i: usize| half_at(b, 0) * (2 * nibble(&b[2..], i / 16) + 1) as f32;
+    Some((0..256).map(|i| scale(i) * (2 * bits(&b[10..], 3 * i, 3) + 1) as f32).collect())
+}
+
 fn decode_cross48(b: &[u8], _: f32) -> Option<Vec<f32>> {
     let scale = |i: usize| f32::from(b[6 + i / 24] as i8);
     let low = |i: usize| half_at(b, 2 * (i / 16));
@@ -205,7 +210,7 @@ fn decode_sevens(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(|i| half_at(b, 0) * (digit(i) as f32 - 3.0)).collect())
 }
 
-const ALL: [(&str, Decode); 23] = [
+const ALL: [(&str, Decode); 24] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -229,6 +234,7 @@ const ALL: [(&str, Decode); 23] = [
     ("shifted", decode_shifted),
     ("far_apart", decode_far_apart),
     ("two_blocks", decode_two_blocks),
+    ("odds", decode_odds),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
