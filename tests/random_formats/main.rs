@@ -161,7 +161,7 @@ fn products(subject: &Subject) -> Result<(), String> {
     let activations = &REGISTRY.activations[info.activations];
     let kernels = kernels(Op::Matmul, subject.index);
     let mut random = Random::new(32, info.name);
-    for (m, n, blocks) in [(1, 5, 1), (1, 37, 3), (3, 18, 4), (5, 33, 2), (9, 3, 8)] {
+    for (m, n, blocks) in [(1, 5, 1), (1, 37, 3), (3, 18, 4), (5, 33, 2), (9, 3, 8), (33, 18, 2)] {
         let k = blocks * drawn.elements;
         if activations.block.is_some_and(|block| !k.is_multiple_of(block)) {
             continue;

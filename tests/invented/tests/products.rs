@@ -372,7 +372,7 @@ fn products_agree_with_the_decoded_weights() {
         let (index, format) = REGISTRY.format(name).expect("in this build");
         let activations = &REGISTRY.activations[format.activations];
         for (m, n, blocks) in
-            [(1, 1, 1), (1, 37, 7), (2, 16, 8), (3, 50, 4), (5, 33, 8), (9, 65, 16), (17, 3, 2)]
+            [(1, 1, 1), (1, 37, 7), (2, 16, 8), (3, 50, 4), (5, 33, 8), (9, 65, 16), (17, 3, 2), (33, 40, 3)]
         {
             let k = format.elements * blocks;
             let (bytes, weights) = matrix(format, decode, n, k, &mut random);
