@@ -148,12 +148,18 @@ fn misnamed(dir: &Path) -> Result<(), ReadError> {
 
 /// The folders in a folder, but hidden ones.
 fn folders(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let mut found = entries(dir)?;
+    found.retain(|path| path.is_dir());
+    Ok(found)
+}
+
+/// What is in a folder, but what is hidden, by name.
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.is_dir() {
+        if !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
             found.push(path);
         }
     }
@@ -170,26 +176,23 @@ fn holds_toml(dir: &Path) -> bool {
 const BODIES: [&str; 6] = ["cu", "c", "cc", "cpp", "h", "hpp"];
 
 fn list(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
-    let unreadable = |source| ReadError::Unreadable { path: dir.to_path_buf(), source };
     let (codebooks, kernels) = match dir.file_name().and_then(|name| name.to_str()) {
         Some("codebooks") => (true, false),
         Some("formats" | "packings" | "activations") => (false, false),
         // Kernel files may also lie directly in a spec folder.
         Some(_) | None => (false, true),
     };
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-        let wanted =
-            path.extension().and_then(|e| e.to_str()).is_some_and(|e| {
-                e == "toml" || (codebooks && e == "bin") || (kernels && BODIES.contains(&e))
-            }) && path.file_name().is_none_or(|name| name != "Cargo.toml");
+    let wanted = |path: &PathBuf| {
+        let spec = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .is_some_and(|e| e == "toml" || (codebooks && e == "bin") || (kernels && BODIES.contains(&e)));
         // A link to nothing is read too, for the error.
-        if wanted && !hidden && (path.is_file() || path.metadata().is_err()) {
-            paths.push(path);
-        }
-    }
+        spec && path.file_name().is_none_or(|name| name != "Cargo.toml")
+            && (path.is_file() || path.metadata().is_err())
+    };
+    let mut paths = entries(dir)?;
+    paths.retain(wanted);
     Ok(paths)
 }
 

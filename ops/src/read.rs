@@ -3,6 +3,7 @@
 use crate::history::{History, HistoryError};
 use crate::record::{Record, Records, Source, Work};
 use crate::snapshot::Snapshot;
+use gristmill_records::MOST_BYTES;
 use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement, Published, Yardstick, is_part};
 use gristmill_runtime::tuning::cpu;
 use gristmill_runtime::vocab::DType;
@@ -12,9 +13,6 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// Bytes of the largest file of records that is read.
-const LARGEST: u64 = 256 << 20;
 
 /// Why a file gave no records.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +50,7 @@ pub fn snapshot(path: &Path) -> Result<Snapshot, ReadError> {
     let foreign = |what: String| ReadError::Foreign { path: path.to_owned(), what };
     let failed = |source| ReadError::File { path: path.to_owned(), source };
     let bytes = of_regular(path)?.len();
-    if bytes > LARGEST {
+    if bytes > MOST_BYTES {
         return Err(foreign(too_large(bytes)));
     }
     let text = std::fs::read(path).map_err(failed)?;
@@ -81,7 +79,7 @@ fn of_regular(path: &Path) -> Result<Metadata, ReadError> {
 }
 
 fn too_large(bytes: u64) -> String {
-    format!("it has {bytes} bytes, more than {LARGEST}")
+    format!("it has {bytes} bytes, more than {MOST_BYTES}")
 }
 
 /// The records of a file, whichever of them it is. Tuning files are read for `registry`, whose kernels were compiled with `compiler`.
@@ -98,7 +96,7 @@ pub fn read(path: &Path, registry: &Registry, compiler: Option<&str>) -> Result<
     if begins && &head == History::MAGIC {
         return Ok(History::open_existing(path)?.records()?);
     }
-    if metadata.len() > LARGEST {
+    if metadata.len() > MOST_BYTES {
         return Err(foreign(too_large(metadata.len())));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;

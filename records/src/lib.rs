@@ -38,6 +38,9 @@ pub mod verify;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// Bytes of the largest file of records that is read.
+pub const MOST_BYTES: u64 = 256 << 20;
+
 /// Reads a value as one of these types.
 ///
 /// # Errors

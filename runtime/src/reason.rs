@@ -229,6 +229,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether something that was named is not there, the format or its quantizer: a mistake in the question, and no answer to it.
+    pub fn is_of_a_name(&self) -> bool {
+        matches!(self, Reason::NoSpec { .. } | Reason::NoQuantizer { .. })
+    }
+
     /// What would turn this no into a yes, where something would.
     pub fn help(&self) -> Option<String> {
         match self {
@@ -426,9 +431,8 @@ pub struct Refusal {
 impl Refusal {
     /// Whether it is because something that was named is not there: the format, or its quantizer.
     pub fn is_of_a_name(&self) -> bool {
-        let of_a_name =
-            |reason: &Reason| matches!(reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. });
-        !self.rejected.is_empty() && self.rejected.iter().all(|rejection| of_a_name(&rejection.reason))
+        // It is the reason of every kernel then.
+        self.rejected.iter().any(|rejection| rejection.reason.is_of_a_name())
     }
 }
 

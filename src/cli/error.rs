@@ -1,6 +1,7 @@
 //! What a command can fail with, and the exit code that follows.
 
 use super::table::bytes;
+use gristmill::Error;
 use gristmill::compare::CompareError;
 use gristmill::gguf::{GgufError, ImportanceError, ModelError, NoData, TransformError, WriteError};
 use gristmill::oracle::OracleError;
@@ -8,7 +9,6 @@ use gristmill::replace::ReplaceError;
 use gristmill::text::Printable;
 use gristmill::validate::ValidateError;
 use gristmill::weights_file::WeightError;
-use gristmill::{Error, Reason, Rejection};
 use gristmill_codegen::builder::BuildError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -178,15 +178,10 @@ impl CliError {
 /// Whether an error of the runtime says that there is no kernel.
 pub fn is_no_kernel(error: &Error) -> bool {
     match error {
-        Error::NoKernel(refusal) => !refusal.rejected.iter().any(is_unknown),
+        Error::NoKernel(refusal) => !refusal.is_of_a_name(),
         Error::NotCompiled { .. } | Error::KNotMultiple { .. } => true,
         _ => false,
     }
-}
-
-/// Whether a name that was asked for is none: a mistake in the question, and no answer to it.
-pub fn is_unknown(rejection: &Rejection) -> bool {
-    matches!(rejection.reason, Reason::NoSpec { .. } | Reason::NoQuantizer { .. })
 }
 
 impl From<io::Error> for CliError {

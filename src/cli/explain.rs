@@ -1,7 +1,7 @@
 //! `gristmill explain`: is there a kernel, which one, and why not the others?
 
 use super::environment::Environment;
-use super::error::{CliError, Outcome, is_unknown};
+use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::table::bytes;
 use super::{external, gpu_kernels, request};
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let decision = prepared.decide_as_asked();
     let rejected: Vec<Rejection> = decision.rejected().collect();
     // A name that nothing knows is a mistake in the question, not an answer to it.
-    if let Some(unknown) = rejected.iter().find(|rejection| is_unknown(rejection)) {
+    if let Some(unknown) = rejected.iter().find(|rejection| rejection.reason.is_of_a_name()) {
         let help =
             unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
         return Err(CliError::usage(unknown.to_string(), help));

@@ -130,6 +130,27 @@ mod tests {
 
     const ROOM: u64 = 1 << 40;
 
+    /// The longest time of a device, of three whose pieces end there; `None` where they do not fit.
+    fn longest(pieces: &[Vec<Option<u64>>], devices: &[Room], ends: [usize; 3]) -> Option<f64> {
+        let mut longest = 0.0f64;
+        for (at, room) in devices.iter().enumerate() {
+            let start = if at == 0 { 0 } else { ends[at - 1] };
+            let bytes = pieces[start..ends[at]].iter().try_fold(0, |sum, piece| Some(sum + piece[at]?))?;
+            if bytes > room.bytes {
+                return None;
+            }
+            longest = longest.max(bytes as f64 / room.speed);
+        }
+        Some(longest)
+    }
+
+    /// The least of these, of all divisions.
+    fn best_of_all(pieces: &[Vec<Option<u64>>], devices: &[Room]) -> Option<f64> {
+        let count = pieces.len();
+        let all = (0..=count).flat_map(|first| (first..=count).map(move |second| [first, second, count]));
+        all.filter_map(|ends| longest(pieces, devices, ends)).min_by(f64::total_cmp)
+    }
+
     #[test]
     fn pieces_go_by_speed_within_the_room() {
         // Twelve pieces by 1 to 2 and by 2 to 1 to 1.
@@ -157,22 +178,9 @@ mod tests {
             rooms(&[(12, 3.0), (20, 1.0), (ROOM, 1.0)]),
             rooms(&[(19, 1.0), (9, 1.0), (18, 1.0)]),
         ] {
-            let time = |ends: [usize; 3]| {
-                let mut start = 0;
-                let mut longest = 0.0f64;
-                for (room, end) in devices.iter().zip(ends) {
-                    let bytes: u64 = pieces[start..end].iter().filter_map(|piece| piece[0]).sum();
-                    start = end;
-                    if bytes > room.bytes {
-                        return None;
-                    }
-                    longest = longest.max(bytes as f64 / room.speed);
-                }
-                Some(longest)
-            };
-            let all = (0..=7).flat_map(|first| (first..=7).map(move |second| [first, second, 7]));
-            let best = all.filter_map(time).min_by(f64::total_cmp);
             let found = divide(&pieces, &devices).map(|ends| <[usize; 3]>::try_from(ends).expect("three"));
+            let time = |ends| longest(&pieces, &devices, ends);
+            let best = best_of_all(&pieces, &devices);
             assert_eq!(found.and_then(time), best, "{devices:?}");
         }
     }
@@ -212,23 +220,10 @@ mod tests {
             };
             let pieces: Vec<Vec<Option<u64>>> =
                 (0..count).map(|_| (0..3).map(|_| piece(&mut random)).collect()).collect();
-            let longest = |ends: [usize; 3]| {
-                let mut longest = 0.0f64;
-                for (at, room) in devices.iter().enumerate() {
-                    let start = if at == 0 { 0 } else { ends[at - 1] };
-                    let bytes =
-                        pieces[start..ends[at]].iter().try_fold(0, |sum, piece| Some(sum + piece[at]?))?;
-                    if bytes > room.bytes {
-                        return None;
-                    }
-                    longest = longest.max(bytes as f64 / room.speed);
-                }
-                Some(longest)
-            };
-            let all = (0..=count).flat_map(|first| (first..=count).map(move |second| [first, second, count]));
-            let best = all.filter_map(longest).min_by(f64::total_cmp);
             let found = divide(&pieces, &devices).map(|ends| <[usize; 3]>::try_from(ends).expect("three"));
-            assert_eq!(found.and_then(longest), best, "{pieces:?} {devices:?}");
+            let time = |ends| longest(&pieces, &devices, ends);
+            let best = best_of_all(&pieces, &devices);
+            assert_eq!(found.and_then(time), best, "{pieces:?} {devices:?}");
         }
     }
 }

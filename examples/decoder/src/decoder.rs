@@ -124,8 +124,23 @@ impl Decoder {
     /// # Errors
     /// Everything that can be wrong with the file and the options.
     pub fn load(path: &Path, options: &Options) -> Result<Decoder, Error> {
+        Decoder::new(Decoder::open(path)?, options)
+    }
+
+    /// Opens the file at `path`: what can be seen before the weights are loaded.
+    ///
+    /// # Errors
+    /// It is no GGUF file.
+    pub fn open(path: &Path) -> Result<Model, Error> {
         // Joints and the embedding apply what the file declares.
-        let model = Model::open(path)?.transformed_by_caller();
+        Ok(Model::open(path)?.transformed_by_caller())
+    }
+
+    /// Loads the weights of a file that [`open`](Decoder::open) opened.
+    ///
+    /// # Errors
+    /// As for [`load`](Decoder::load).
+    pub fn new(model: Model, options: &Options) -> Result<Decoder, Error> {
         let config = Config::of(model.file())?;
         let context = options.context(&config)?;
         // Before the weights, which take long.

@@ -49,7 +49,8 @@ fn of_this_processor(isa: Isa) -> Result<(), String> {
     ))
 }
 
-fn fits(isa: Isa) -> bool {
+/// Whether an instruction set is one of this processor architecture.
+pub(crate) fn fits(isa: Isa) -> bool {
     isa.arch() == Arch::Any || isa.arch() == CpuProfile::detect().arch
 }
 

@@ -289,7 +289,7 @@ pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
     words
 }
 
-/// An integer of each row, for [`times_words`]: in both halves of its lane.
+/// An integer of each row, for [`times`] and [`times_words`]: in both halves of its lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn factor(integers: I) -> I {
@@ -309,6 +309,22 @@ pub fn times_words(operands: I, factor: I, min: i32, zero: i32) -> (I, I) {
         _mm256_add_epi16(_mm256_mullo_epi16(even, factor), of_min),
         _mm256_add_epi16(_mm256_mullo_epi16(odd, factor), of_min),
     )
+}
+
+/// Operands plus `min`, times the [`factor`] of their row, less `zero`, which fits in a byte: a signed or an unsigned one.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn times(operands: I, factor: I, min: i32, zero: i32) -> I {
+    let (even, odd) = times_words(operands, factor, min, zero);
+    or(and(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16::<8>(odd))
+}
+
+/// Half of operands plus `min`, times the [`factor`] of their row, less `zero`, which is even and whose half fits in an unsigned byte.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn half_of_times(operands: I, factor: I, min: i32, zero: i32) -> I {
+    let (even, odd) = times_words(operands, factor, min, zero);
+    or(_mm256_srli_epi16::<1>(even), _mm256_slli_epi16::<8>(_mm256_srli_epi16::<1>(odd)))
 }
 
 /// i32 lanes to f32, to nearest even.

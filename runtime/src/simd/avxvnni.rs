@@ -1,16 +1,12 @@
 //! 256-bit x86 with the VEX-encoded `vpdpbusd`.
 
-use super::avx2::times_words;
 pub use super::avx2::{
-    F, I, LANES, add, add_f32, add_product, and, broadcast, bytes, div_f32, factor, flagged, integer_pairs,
-    integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half, lookup, mul_f32, nibbles,
-    or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32, store_f32, sub, sub_f32, table,
-    to_f32, unsigned_integers, unsigned_pairs, zero,
+    F, I, LANES, add, add_f32, add_product, and, broadcast, bytes, div_f32, factor, flagged, half_of_times,
+    integer_pairs, integers, load, load_bf16, load_e8m0_half, load_f16, load_f32, load_ue4m3_half, lookup,
+    mul_f32, nibbles, or, prefetch, shift, shift_by, shift_lanes, shift_left, splat, splat_f32, store_f32,
+    sub, sub_f32, table, times, to_f32, unsigned_integers, unsigned_pairs, zero,
 };
-use std::arch::x86_64::{
-    _mm256_and_si256, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_or_si256, _mm256_set1_epi16,
-    _mm256_slli_epi16, _mm256_srli_epi16,
-};
+use std::arch::x86_64::{_mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32};
 
 /// Adds four u8 x i8 products to every lane: exact for all operands.
 #[inline]
@@ -24,20 +20,4 @@ pub fn dot(sum: I, a: I, b: I) -> I {
 #[target_feature(enable = "avx2,avxvnni")]
 pub fn add_products(sum: I, a: I, b: I) -> I {
     _mm256_dpwssd_avx_epi32(sum, a, b)
-}
-
-/// Operands plus `min`, times the [`factor`] of their row, less `zero`, which fits in a byte: a signed or an unsigned one.
-#[inline]
-#[target_feature(enable = "avx2,avxvnni")]
-pub fn times(operands: I, factor: I, min: i32, zero: i32) -> I {
-    let (even, odd) = times_words(operands, factor, min, zero);
-    _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16::<8>(odd))
-}
-
-/// Half of operands plus `min`, times the [`factor`] of their row, less `zero`, which is even and whose half fits in an unsigned byte.
-#[inline]
-#[target_feature(enable = "avx2,avxvnni")]
-pub fn half_of_times(operands: I, factor: I, min: i32, zero: i32) -> I {
-    let (even, odd) = times_words(operands, factor, min, zero);
-    _mm256_or_si256(_mm256_srli_epi16::<1>(even), _mm256_slli_epi16::<8>(_mm256_srli_epi16::<1>(odd)))
 }

@@ -2,11 +2,9 @@
 
 use super::super::error::CliError;
 use super::super::limited;
+use gristmill_records::MOST_BYTES;
 use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement};
 use std::path::Path;
-
-/// Bytes of the largest file of records that is read, as `history` has it.
-const MOST_BYTES: u64 = 256 << 20;
 
 /// Records of an earlier run.
 pub struct Base {

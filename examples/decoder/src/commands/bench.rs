@@ -54,13 +54,15 @@ impl Bench {
             (format!("pp{}", self.prompt), self.prompt, prompt),
             (format!("tg{}", self.generate), self.generate, generate),
         ];
+        let model = self.loading.open()?;
         for (option, tokens) in [("--prompt", self.prompt), ("--generate", self.generate)] {
-            self.loading.fits(option, tokens)?;
+            self.loading.fits(&model, option, tokens)?;
         }
+        drop(model);
         let model_bytes = length(&self.loading.model)?;
         let mut records = Vec::new();
         for threads in &self.threads {
-            let mut decoder = self.loading.load(*threads)?;
+            let mut decoder = self.loading.load(self.loading.open()?, *threads)?;
             for (name, tokens, test) in tests.iter().filter(|(_, tokens, _)| *tokens > 0) {
                 test(&mut decoder, *tokens)?;
                 let mut seconds = 0.0;

@@ -27,12 +27,12 @@ pub struct Chat {
 impl Chat {
     pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Write) -> Result<(), Error> {
         self.drawing.check()?;
-        let header = self.loading.header()?;
-        let Some(tokens) = Tokens::of(header.file())? else {
+        let model = self.loading.open()?;
+        let Some(tokens) = Tokens::of(model.file())? else {
             return Err(Error::Asked("the file has no vocabulary, so there is no conversation".to_owned()));
         };
-        let template = Template::of(header.file())?;
-        let mut decoder = self.loading.load(self.threads)?;
+        let template = Template::of(model.file())?;
+        let mut decoder = self.loading.load(model, self.threads)?;
         let mut sampler = self.drawing.sampler(&decoder)?;
         let mut messages: Vec<Message> = Vec::new();
         messages.extend(self.system.map(|content| Message { role: "system", content }));

@@ -3,9 +3,10 @@
 use super::loading::{Loading, print, threads};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
+use crate::restrict::fits;
 use clap::Args;
 use gristmill::CpuProfile;
-use gristmill::vocab::{Arch, Isa};
+use gristmill::vocab::Isa;
 use std::io::Write;
 
 /// Arguments of `check`.
@@ -38,12 +39,11 @@ impl Check {
                 "--count 0: there are no logits to compare\n  help: --count N, from 1 on".to_owned(),
             ));
         }
-        self.loading.fits(option, count)?;
+        self.loading.fits(&self.loading.open()?, option, count)?;
         let isas: Vec<Option<Isa>> = if self.every_isa {
             let has = |isa: &Isa| {
-                let profile = CpuProfile::detect();
-                (isa.arch() == Arch::Any || isa.arch() == profile.arch)
-                    && isa.features().iter().all(|feature| profile.features.has(*feature))
+                let features = CpuProfile::detect().features;
+                fits(*isa) && isa.features().iter().all(|feature| features.has(*feature))
             };
             Isa::ALL.iter().copied().filter(has).map(Some).collect()
         } else {

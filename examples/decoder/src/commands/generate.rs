@@ -142,7 +142,8 @@ impl Run {
             .collect();
         let receipt =
             self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()?;
-        let tokens = Tokens::of(self.loading.header()?.file())?;
+        let model = self.loading.open()?;
+        let tokens = Tokens::of(model.file())?;
         let prompt = match (&text, &tokens) {
             (Some(text), Some(tokens)) => tokens.encode(text)?,
             (Some(_), None) => {
@@ -153,7 +154,7 @@ impl Run {
             }
             (None, _) => self.tokens.clone(),
         };
-        let mut decoder = self.loading.load(self.threads)?;
+        let mut decoder = self.loading.load(model, self.threads)?;
         let recording = Recording::new(&REGISTRY);
         if receipt.is_some() {
             decoder.record(&recording)?;

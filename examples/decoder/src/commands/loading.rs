@@ -53,8 +53,7 @@ impl Loading {
     }
 
     /// Refuses more tokens than there are positions, by the header of the file: before the model is loaded and a list of tokens made.
-    pub(super) fn fits(&self, option: &str, tokens: usize) -> Result<(), Error> {
-        let model = Model::open(&self.model)?;
+    pub(super) fn fits(&self, model: &Model, option: &str, tokens: usize) -> Result<(), Error> {
         let config = Config::of(model.file())?;
         let context = self.options(1).context(&config)?;
         self.cache.check(&config)?;
@@ -70,17 +69,17 @@ impl Loading {
         )))
     }
 
-    /// The header of the file, of a model that there is a forward pass for: for what can be seen before the weights are loaded.
-    pub(super) fn header(&self) -> Result<Model, Error> {
-        let model = Model::open(&self.model)?;
+    /// Opens the file, of a model that there is a forward pass for: for what can be seen before the weights are loaded.
+    pub(super) fn open(&self) -> Result<Model, Error> {
+        let model = Decoder::open(&self.model)?;
         Config::of(model.file())?;
         Ok(model)
     }
 
     /// Loads it and says on standard error what that took.
-    pub(super) fn load(&self, threads: usize) -> Result<Decoder, Error> {
+    pub(super) fn load(&self, model: Model, threads: usize) -> Result<Decoder, Error> {
         let start = Instant::now();
-        let decoder = Decoder::load(&self.model, &self.options(threads))?;
+        let decoder = Decoder::new(model, &self.options(threads))?;
         let (cache, buffers) = decoder.working_bytes();
         let config = &decoder.config;
         eprintln!(

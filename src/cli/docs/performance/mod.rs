@@ -8,13 +8,11 @@ mod record;
 
 use super::super::error::CliError;
 use super::super::limited;
+use gristmill_records::MOST_BYTES;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Bytes of the largest record that is read.
-const MOST_BYTES: u64 = 256 << 20;
 
 /// Prints a section for each record.
 pub fn print(records: &[PathBuf], out: &mut dyn Write) -> Result<(), CliError> {
