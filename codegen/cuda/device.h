@@ -4,7 +4,7 @@
 // machine code; g++ (C++17) compiles the same unit against an emulator that it is given before this file, in which
 // every access is checked. Generated code uses the names below and no CUDA built-in.
 //
-// What is not the same for all architectures stands in parts: a unit has those whose names (GM_COPIES, GM_OVERLAP, GM_TENSOR, GM_HALVES)
+// What is not the same for all architectures stands in parts: a unit has those whose names (GM_COPIES, GM_OVERLAP, GM_TENSOR, GM_HALVES, GM_FP4)
 // it defines in front of this file. One without any is compiled once for all architectures. The emulator has all parts.
 //
 // What holds on both sides:
@@ -299,6 +299,29 @@ GM_MMA(ss, "s8")
 #undef GM_MMA
 #endif
 
+#ifdef GM_FP4
+// c += (a * scales of a) * (b * scales of b) by one warp, a row by column, where a register of a or b holds eight E2M1 (lowest
+// bits first) and c is f32; with g = lane / 4 and t = lane % 4: a[0] is row g, k 8t..8t+7; a[1] row g + 8; a[2], a[3] the same
+// at k + 32; b[0] is column g, k 8t..8t+7; b[1] the same at k + 32; c as above. A row of a has its scales in the register
+// `a_scales` of one lane: row g of lane 4g + 2 a_pair, row g + 8 of the lane behind that; column g of b in `b_scales` of lane
+// 4g + b_lane. What other lanes have there is not looked at. In which order and how precisely the products are added is the
+// device's; docs/cuda.md has the bound. Needs sm_120a.
+// e8m0: bytes `byte` (0 or 2) and `byte` + 1 are the scales of k 0..31 and 32..63, 2^(byte - 127) each; 255 is NaN.
+GM_DEVICE void gm_mma_16864_e8m0(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte) {
+    asm volatile("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+          "r"(a_scales), "r"(b_scales), "h"((u16)byte), "h"((u16)a_pair), "h"((u16)b_lane));
+}
+// ue4m3: byte i is the scale of k 16i..16i+15, e4m3 whose sign is 0; 0x7f is NaN. `byte` is 0.
+GM_DEVICE void gm_mma_16864_ue4m3(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte) {
+    asm volatile("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+          "r"(a_scales), "r"(b_scales), "h"((u16)byte), "h"((u16)a_pair), "h"((u16)b_lane));
+}
+#endif
+
 #ifdef GM_HALVES
 // c += a * b by one warp, a row by column, where a register of a or b holds two numbers of two bytes (low half first) and c
 // is f32; with g = lane / 4 and t = lane % 4: a[0] is row g, k 2t and 2t + 1; a[1] row g + 8; a[2], a[3] the same at k + 8;
@@ -476,6 +499,13 @@ GM_DEVICE void gm_mma_16816_f16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2
 GM_DEVICE void gm_mma_16816_bf16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], GM_LINE) {
     gm_emulator::mma_halves(gm_emulator::Half::Bf16, c, a, b, line);
 }
+#define GM_MMA(type, TYPE) \
+    GM_DEVICE void gm_mma_16864_##type(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte, GM_LINE) { \
+        gm_emulator::mma_fp4({gm_emulator::Scale::TYPE, byte, a_pair, b_lane}, c, a, b, a_scales, b_scales, line); \
+    }
+GM_MMA(e8m0, E8m0)
+GM_MMA(ue4m3, Ue4m3)
+#undef GM_MMA
 #undef GM_LINE
 
 GM_DEVICE f32 gm_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }

@@ -47,7 +47,7 @@ fn images_are_what_the_specs_promise() {
     };
     let set = check(&shipped().expect("readable")).set.expect("the shipped specs have no mistakes");
     let emitted = emit(&set).expect("plans");
-    let mut units = units(&emitted.units, &set, &set.cuda.architectures);
+    let mut units = units(&emitted.units, &set, &set.cuda.architectures, &set.cuda.specific);
     // What a compiler makes for architectures that come as PTX is looked at all the same.
     for (unit, emitted) in units.iter_mut().zip(&emitted.units) {
         unit.archs.extend(emitted.compiled_for(&AS_PTX).archs);
@@ -73,11 +73,17 @@ fn images_are_what_the_specs_promise() {
     let warned: BTreeSet<&str> = made.images.iter().flat_map(|i| &i.warnings).map(String::as_str).collect();
     assert!(warned.is_empty(), "{warned:#?}");
 
-    // All drivers of CUDA 12 take the PTX, and those from 12.4 on (PTX 8.4) products of unsigned by signed bytes by warpgroups.
+    // All drivers of CUDA 12 take the PTX, those from 12.4 on (PTX 8.4) products of unsigned by signed bytes by warpgroups, and those
+    // from 12.8 on (PTX 8.7), on 12.1 from 12.9 on, products of FP4.
     // (NVRTC alone has no assembler to try older versions with.)
     for image in made.images.iter().filter(|image| image.ptx && matches!(toolchain, Toolchain::Nvcc(_))) {
         let needed = needed_driver(&image.bytes, true);
-        let allowed = if image.unit.contains("matmul_wgmma") { (12, 4) } else { (12, 0) };
+        let minor = match image.arch {
+            CudaArch { major: 12, minor, .. } => 8 + u32::from(minor),
+            _ if image.unit.contains("matmul_wgmma") => 4,
+            _ => 0,
+        };
+        let allowed = (12, minor);
         assert!(needed <= allowed, "{} for {} needs CUDA {needed:?}", image.unit, image.target());
     }
 
@@ -110,9 +116,10 @@ fn images_are_what_the_specs_promise() {
         return;
     };
     // Disassembling takes longer than compiling, and 12.0 is compiled as 9.0 is: the architectures that differ. Products of floats are
-    // most of the code and differ between formats in how blocks are decoded only: each unit for one of them, in turn.
+    // most of the code and differ between formats in how blocks are decoded only: each unit for one of them, in turn. Products of FP4 are
+    // for 12.0 alone.
     let differs = [(7, 5), (8, 0), (9, 0)];
-    let machine = |i: &&Image| !i.ptx && differs.contains(&i.arch.cc());
+    let machine = |i: &&Image| !i.ptx && (i.arch.specific || differs.contains(&i.arch.cc()));
     let has_turn = |image: &Image| {
         let format = image.unit.rsplit_once('_').map_or("", |(format, _)| format);
         let number = set.formats.iter().position(|known| format.ends_with(&known.name)).unwrap_or(0);
@@ -152,6 +159,14 @@ fn promised_of_floats(at: &str, image: &Image, kernel: &str, code: &Instructions
     } else if kernel.contains("_fma_") {
         assert!(fma > 0 && halves == 0, "{at}: {fma} FFMA, {halves} HMMA");
         assert!(code.count("LDG.128") > 0, "{at}: no 16-byte load");
+    } else if kernel.ends_with("_quantize") {
+        assert_eq!(code.count("OMMA"), 0, "{at}: a product");
+    } else if kernel.contains("_mma_fp4_") {
+        // Two steps for each of two tiles of rows and each of the tokens' tiles; operands of two steps in a load.
+        let (products, loads) = (code.count("OMMA.SF.16864"), code.count("LDS.128"));
+        assert!(products >= 16, "{at}: {products} OMMA");
+        assert!(loads * 4 >= products, "{at}: {loads} LDS.128 for {products} OMMA");
+        assert!(copies > 0 && halves == 0, "{at}: {copies} copies to shared memory, {halves} HMMA");
     } else if kernel.contains("_wgmma_") {
         // Tokens and blocks by copies, both operands in shared memory, stages reported to barriers.
         for (name, least) in [("HGMMA", 8), ("SYNCS", 4), ("STS.128", 4)] {

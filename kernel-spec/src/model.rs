@@ -2,12 +2,14 @@
 //! a user could have written; every name is resolved to an index or a word of the vocabulary.
 
 mod format;
+mod fp4;
 mod kernel;
 mod origin;
 mod packing;
 mod quantizer;
 
 pub use format::*;
+pub use fp4::*;
 pub use kernel::*;
 pub use origin::*;
 pub use packing::*;

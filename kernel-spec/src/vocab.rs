@@ -159,6 +159,9 @@ words! {
         WgmmaF16 = "wgmma_f16",
         /// The same as `mma_bf16` by `wgmma`, four warps together (compute capability 9.0 alone).
         WgmmaBf16 = "wgmma_bf16",
+        /// Weights and activations as FP4 with a scale for each run, multiplied by block-scaled `mma.sync` that sums in f32
+        /// (compute capabilities 12.0 and 12.1 alone).
+        MmaFp4 = "mma_fp4",
     }
 }
 
@@ -195,6 +198,8 @@ words! {
         F16 = "f16",
         /// bf16, summed in f32.
         Bf16 = "bf16",
+        /// FP4 (E2M1) in runs with a scale each, summed in f32.
+        Fp4 = "fp4",
     }
 }
 
@@ -315,22 +320,27 @@ impl CudaAlgorithm {
             CudaAlgorithm::Mma | CudaAlgorithm::MmaF16 => (7, 5),
             CudaAlgorithm::MmaBf16 => (8, 0),
             CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => (9, 0),
+            CudaAlgorithm::MmaFp4 => (12, 0),
             CudaAlgorithm::Fma => (5, 0),
         }
     }
 
-    /// The one architecture that has its instructions, where later ones lack them.
-    pub const fn only_on(self) -> Option<CudaArch> {
+    /// The architectures that have its instructions, where no others do, not even later ones; else none.
+    pub const fn only_on(self) -> &'static [CudaArch] {
+        const HOPPER: &[CudaArch] = &[CudaArch { major: 9, minor: 0, specific: true }];
+        const BLACKWELL: &[CudaArch] = &[
+            CudaArch { major: 12, minor: 0, specific: true },
+            CudaArch { major: 12, minor: 1, specific: true },
+        ];
         match self {
-            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
-                Some(CudaArch { major: 9, minor: 0, specific: true })
-            }
+            CudaAlgorithm::Wgmma | CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => HOPPER,
+            CudaAlgorithm::MmaFp4 => BLACKWELL,
             CudaAlgorithm::Blocks
             | CudaAlgorithm::Dp4a
             | CudaAlgorithm::Mma
             | CudaAlgorithm::Fma
             | CudaAlgorithm::MmaF16
-            | CudaAlgorithm::MmaBf16 => None,
+            | CudaAlgorithm::MmaBf16 => &[],
         }
     }
 
@@ -347,6 +357,7 @@ impl CudaAlgorithm {
             CudaAlgorithm::Fma => Some(Precision::F32),
             CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Some(Precision::F16),
             CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Some(Precision::Bf16),
+            CudaAlgorithm::MmaFp4 => Some(Precision::Fp4),
         }
     }
 }
@@ -378,9 +389,9 @@ impl CudaArch {
     }
 
     /// The architecture with all instructions of devices of a compute capability that kernels of this language use.
-    /// Compute capability 9.0 has some in `90a` alone; it is the only one of its generation, so nothing is lost by it.
+    /// Compute capabilities 9.0, 12.0 and 12.1 have some in `90a`, `120a` and `121a` alone.
     pub const fn of_device((major, minor): (u8, u8)) -> CudaArch {
-        CudaArch { major, minor, specific: major == 9 }
+        CudaArch { major, minor, specific: matches!((major, minor), (9, _) | (12, 0 | 1)) }
     }
 
     /// Its compute capability.

@@ -13,13 +13,16 @@ const NEEDED: [&str; 5] = [
     "src/cli/verify/scales.rs",
 ];
 
-/// What it needs for more than being read: to lie in packings as stored, to be searched for, to share a super-block.
-const MORE: [&str; 7] = [
+/// What it needs for more than being read: to lie in packings as stored, to be searched for, to share a super-block,
+/// to be multiplied as it is.
+const MORE: [&str; 9] = [
     "codegen/src/emit/search.rs",
     "codegen/src/emit/terms.rs",
     "codegen/src/plan/superblock.rs",
     "codegen/src/plan/terms.rs",
     "kernel-spec/src/check/search.rs",
+    "kernel-spec/src/model/fp4.rs",
+    "oracle/src/fp4.rs",
     "oracle/src/product.rs",
     "runtime/src/search/levels.rs",
 ];

@@ -16,6 +16,7 @@
 //! # Ok::<(), gristmill_oracle::OracleError>(())
 //! ```
 
+mod fp4;
 mod layout;
 mod product;
 mod prologue;
@@ -83,9 +84,14 @@ impl Oracle {
             .collect();
         let report = check(&sources);
         match report.set {
-            Some(set) => Ok(Oracle { set }),
+            Some(set) => Ok(Oracle::of(set)),
             None => Err(OracleError::Specs(render(&sources, &report.diagnostics, false))),
         }
+    }
+
+    /// The oracle of specs that were checked, which need not be those of a registry.
+    pub fn of(set: SpecSet) -> Oracle {
+        Oracle { set }
     }
 
     /// The weight format of this name.

@@ -116,6 +116,19 @@ pub struct CudaSplit {
     pub blocks_per_sm: u32,
 }
 
+/// The kernel in front of a product of floats that takes activations in units of some bytes: FP4 with its scales.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaRowsQuantizer {
+    /// Name in the image.
+    pub function: &'static str,
+    /// Threads of a CUDA block.
+    pub threads: u32,
+    /// Elements of a unit; rows are whole ones.
+    pub elements: u32,
+    /// Bytes of a unit.
+    pub bytes: u32,
+}
+
 /// The two kernels that find a scale over many blocks: a statistic of each chunk, then the scale of all chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaStep {

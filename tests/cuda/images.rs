@@ -13,6 +13,9 @@ pub const GPU: Device = Device { kind: gristmill::vocab::DeviceKind::Cuda, index
 /// Formats that are tried: whole rows and units, headers and tails, minima, tables.
 const TRIED: &[&str] = &["i2_s", "i2s_absmax", "tq2_0", "q8_0", "q4_k", "iq4_nl"];
 
+/// Formats of which the tests of FP4 alone launch kernels.
+const OF_FP4: &[&str] = &["mxfp4", "nvfp4"];
+
 pub fn tried() -> impl Iterator<Item = &'static FormatInfo> {
     REGISTRY.formats.iter().filter(|format| TRIED.contains(&format.name))
 }
@@ -25,7 +28,8 @@ fn named(entry: &Entry) -> &'static str {
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     REGISTRY.entries.iter().filter(|entry| {
         matches!(entry.code, Code::Cuda(_))
-            && (entry.op.info().serves == Serves::Activations || TRIED.contains(&named(entry)))
+            && (entry.op.info().serves == Serves::Activations
+                || [TRIED, OF_FP4].iter().any(|formats| formats.contains(&named(entry))))
     })
 }
 

@@ -11,6 +11,7 @@ mod engine;
 #[path = "../../examples/engine_stream.rs"]
 mod engine_stream;
 mod experts;
+mod fp4;
 mod graphs;
 #[cfg(all(feature = "cuda", feature = "cli"))]
 mod guarded;

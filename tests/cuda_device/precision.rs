@@ -29,7 +29,7 @@ fn rounded(precision: Precision, x: f32) -> f64 {
     f64::from(match precision {
         Precision::F16 => f16::from_f32(x).to_f32(),
         Precision::Bf16 => bf16::from_f32(x).to_f32(),
-        Precision::F32 | Precision::Int8 => x,
+        Precision::F32 | Precision::Int8 | Precision::Fp4 => x,
     })
 }
 

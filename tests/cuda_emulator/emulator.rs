@@ -13,7 +13,7 @@ const COUNT: &str = include_str!("../cuda/kernels/count.cu");
 const NUMBER: &str = include_str!("../cuda/kernels/number.cu");
 
 /// Numbers without a pattern.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -21,7 +21,7 @@ impl Random {
         self.0 >> 24
     }
 
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
     }
 }

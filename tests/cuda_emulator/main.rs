@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod emulator;
+mod fp4;
 mod hopper;
 #[path = "../cuda/support/mod.rs"]
 mod support;

@@ -6,7 +6,7 @@ use gristmill::REGISTRY;
 use gristmill::oracle::Oracle;
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::model::{Format, SpecSet};
-use gristmill_spec::vocab::{Op, Serves};
+use gristmill_spec::vocab::{CudaAlgorithm, Op, Serves};
 use gristmill_spec::{SourceFile, check};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -80,7 +80,14 @@ pub fn fused_products() -> Vec<Kernel> {
 
 /// Products of floats that `wanted` says yes to.
 pub fn products_of_floats(wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
-    kernels_where(Op::Matmul, &|listed| multiplies_floats(listed) && wanted(listed))
+    kernels_where(Op::Matmul, &|listed| {
+        multiplies_floats(listed) && listed.algorithm != CudaAlgorithm::MmaFp4 && wanted(listed)
+    })
+}
+
+/// Products of FP4, which take activations in a form of their own.
+pub fn products_of_fp4() -> Vec<Kernel> {
+    kernels_of(Op::Matmul, &|_| true, &|listed| listed.algorithm == CudaAlgorithm::MmaFp4)
 }
 
 fn multiplies_floats(listed: &CudaListed) -> bool {
@@ -88,6 +95,10 @@ fn multiplies_floats(listed: &CudaListed) -> bool {
 }
 
 fn kernels_where(op: Op, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
+    kernels_of(op, &chosen, wanted)
+}
+
+fn kernels_of(op: Op, chosen: &dyn Fn(&Format) -> bool, wanted: &dyn Fn(&CudaListed) -> bool) -> Vec<Kernel> {
     let all = &generated().emitted.listed;
     let same = |a: &CudaListed, b: &CudaListed| {
         a.unit == b.unit

@@ -8,6 +8,7 @@ mod blocks;
 mod choice;
 mod convert;
 mod floats;
+mod fp4;
 mod fused;
 mod generated;
 mod golden;

@@ -31,17 +31,19 @@ struct Device {
     /// Cycles and bytes a second.
     clock: f64,
     copy: f64,
-    /// Pairs that a multiprocessor multiplies in a cycle: int8 by `mma` and by warpgroups, halves by warpgroups.
+    /// Pairs that a multiprocessor multiplies in a cycle: int8 by `mma` and by warpgroups, halves by warpgroups, and
+    /// FP4 by block-scaled `mma`.
     mma: f64,
     wgmma: f64,
     halves: f64,
+    fp4: f64,
 }
 
 const fn arch(major: u8, minor: u8, specific: bool) -> CudaArch {
     CudaArch { major, minor, specific }
 }
 
-const DEVICES: [Device; 2] = [
+const DEVICES: [Device; 3] = [
     Device {
         name: "H200",
         arch: arch(9, 0, true),
@@ -52,6 +54,7 @@ const DEVICES: [Device; 2] = [
         mma: 2048.0,
         wgmma: 4096.0,
         halves: 2048.0,
+        fp4: 0.0,
     },
     Device {
         name: "A100 40GB",
@@ -63,6 +66,20 @@ const DEVICES: [Device; 2] = [
         mma: 2048.0,
         wgmma: 0.0,
         halves: 0.0,
+        fp4: 0.0,
+    },
+    // By NVIDIA's figures: 838 TOPS of int8 and 1676 TFLOPS of FP4, dense; 1792 GB/s, of which a copy gets nine tenths at best.
+    Device {
+        name: "RTX 5090",
+        arch: arch(12, 0, true),
+        cc: (12, 0),
+        multiprocessors: 170,
+        clock: 2.407e9,
+        copy: 1.6e12,
+        mma: 1024.0,
+        wgmma: 0.0,
+        halves: 0.0,
+        fp4: 2048.0,
     },
 ];
 
@@ -74,7 +91,7 @@ const ISSUED: f64 = 4.0;
 const DP4A: f64 = 256.0;
 
 /// Formats, ends of names, and tokens that are looked at, each with every one of `SHAPES`.
-const KERNELS: [(&str, &str, u32); 12] = [
+const KERNELS: [(&str, &str, u32); 16] = [
     ("i2_s", "dp4a", 1),
     ("i2_s", "mma", 1),
     ("i2_s", "mma", 8),
@@ -87,6 +104,10 @@ const KERNELS: [(&str, &str, u32); 12] = [
     ("q4_k", "mma.prefill", 2048),
     ("q4_k", "wgmma.superblocks", 2048),
     ("q4_k", "wgmma_f16.prefill", 2048),
+    ("mxfp4", "mma.prefill", 2048),
+    ("mxfp4", "mma_fp4", 128),
+    ("mxfp4", "mma_fp4.prefill", 2048),
+    ("nvfp4", "mma_fp4.prefill", 2048),
 ];
 /// Rows and k.
 const SHAPES: [(u32, u32); 2] = [(2560, 2560), (13_824, 2560)];
@@ -109,6 +130,7 @@ fn instruction(algorithm: CudaAlgorithm, tokens: u32, cc: (u8, u8)) -> Option<(&
         CudaAlgorithm::Mma if cc < (8, 0) => ("IMMA", 8.0 * 8.0 * 16.0),
         CudaAlgorithm::Mma => ("IMMA", 16.0 * 8.0 * 32.0),
         CudaAlgorithm::Wgmma => ("IGMMA", 16.0 * tokens * 32.0),
+        CudaAlgorithm::MmaFp4 => ("OMMA", 16.0 * 8.0 * 64.0),
         CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => ("HGMMA", 16.0 * tokens * 16.0),
         _ => return None,
     })
@@ -123,7 +145,7 @@ fn number(listed: &CudaListed, name: &str) -> u32 {
 fn code<'a>(listed: &'a CudaListed, image: &Image, all: &Instructions, cc: (u8, u8)) -> Code<'a> {
     let at = &listed.name;
     let (name, pairs) = instruction(listed.algorithm, number(listed, "tokens"), cc)
-        .expect("it multiplies integers or halves");
+        .expect("it multiplies integers, halves or FP4");
     let inner = all.loop_with(name, "LDGSTS").unwrap_or_else(|| panic!("{at}: no loop with {name}"));
     let usage = image.usage.iter().find(|usage| usage.kernel == listed.plan.launch.function());
     let usage = usage.unwrap_or_else(|| panic!("{at}: not in its image"));
@@ -194,12 +216,18 @@ fn time(set: &SpecSet, code: &Code<'_>, device: &Device, (m, n, k): (u32, u32, u
         CudaAlgorithm::Dp4a => DP4A,
         CudaAlgorithm::Mma => device.mma,
         CudaAlgorithm::Wgmma => device.wgmma,
+        CudaAlgorithm::MmaFp4 => device.fp4,
         _ => device.halves,
     };
     let brought = bringing.zip(listed.plan.stage).map_or(0.0, |(each, of)| each * f64::from(k.div_ceil(of)));
     let issued = here * (of_tile / pairs * instructions + brought);
     let weights = f64::from(n) * f64::from(k) * bytes_of_weight(set, listed);
-    let activations = f64::from(m) * f64::from(k) * if listed.packing.is_some() { 1.0 } else { 2.0 };
+    let of_activation = match (listed.algorithm, listed.packing) {
+        (CudaAlgorithm::MmaFp4, _) => bytes_of_weight(set, listed),
+        (_, Some(_)) => 1.0,
+        (_, None) => 2.0,
+    };
+    let activations = f64::from(m) * f64::from(k) * of_activation;
     let bytes = weights + activations + 4.0 * f64::from(m) * f64::from(n);
     // Kernels of few tokens load sixteen bytes a lane, two or four times before they use the first.
     let ahead = match (listed.algorithm, tokens) {

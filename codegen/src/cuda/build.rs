@@ -98,7 +98,10 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         }
     };
     let architectures = toolchain.archs_for(&settings.archs, &set.cuda.architectures)?;
-    let units = units(&emitted.units, set, &architectures);
+    // A compiler that is too old for an architecture leaves out what only that one has.
+    let specific: Vec<CudaArch> =
+        set.cuda.specific.iter().copied().filter(|arch| toolchain.supports(*arch)).collect();
+    let units = units(&emitted.units, set, &architectures, &specific);
     let compiled = compile(&units, toolchain, &cache, jobs)?;
     let budgets = budgets(&emitted);
     let over = excesses(&compiled.images, |unit| {
@@ -144,18 +147,24 @@ fn default_cache(out: &Path) -> PathBuf {
     target.map_or_else(|| out.join("cuda-cache"), |target| target.join("gristmill-cuda-cache"))
 }
 
-/// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too; a unit that
-/// only one architecture has brings the PTX of that one, for drivers that are older than the compiler.
-pub fn units(units: &[Unit], set: &SpecSet, architectures: &[CudaArch]) -> Vec<compile::Unit> {
+/// What is compiled of a set's units for `architectures`. Where those are the spec's own, the PTX is the spec's too, and a unit that
+/// only some architectures have is compiled for those that are in `specific` as well; it brings PTX of them, for drivers that are
+/// older than the compiler.
+pub fn units(
+    units: &[Unit],
+    set: &SpecSet,
+    architectures: &[CudaArch],
+    specific: &[CudaArch],
+) -> Vec<compile::Unit> {
+    let default = architectures == set.cuda.architectures;
     let each = units.iter().map(|unit| {
-        let mut wanted = unit.compiled_for(architectures);
-        if architectures == set.cuda.architectures {
+        let only = specific.iter().copied().filter(|arch| default && unit.only_on.contains(arch));
+        let mut wanted = unit.compiled_for(&architectures.iter().copied().chain(only).collect::<Vec<_>>());
+        if default {
             wanted.ptx = match unit.only_on {
-                Some(only) if !set.cuda.ptx.is_empty() => {
-                    wanted.archs.iter().copied().filter(|arch| *arch == only).collect()
-                }
-                Some(_) => Vec::new(),
-                None => {
+                [_, ..] if !set.cuda.ptx.is_empty() => wanted.archs.clone(),
+                [_, ..] => Vec::new(),
+                [] => {
                     let fits = set.cuda.ptx.iter().copied().filter(|ptx| ptx.cc() >= unit.min_cc);
                     distinct(&unit.text, &fits.collect::<Vec<_>>())
                 }

@@ -16,7 +16,7 @@ mod variables;
 
 pub use emit::{
     CHUNK, CONVERT, CudaListed, CudaMatmul, CudaPlan, DEVICE_HEADER, EXPERTS, Emitted, Launch, Part,
-    RowsProduct, Split, Step, Unit, emit,
+    RowsProduct, RowsQuantizer, Split, Step, Unit, emit,
 };
 pub(crate) use emit::{convert_launch, experts_launch, packings, refusals};
 pub use packed::needed_driver;

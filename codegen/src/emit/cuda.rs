@@ -3,7 +3,9 @@
 use super::listed::Listed;
 use crate::Error;
 use crate::cuda::compile::Usage;
-use crate::cuda::{CONVERT, CudaListed, EXPERTS, Launch, Split, Step, convert_launch, experts_launch};
+use crate::cuda::{
+    CONVERT, CudaListed, EXPERTS, Launch, RowsQuantizer, Split, Step, convert_launch, experts_launch,
+};
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
 use gristmill_spec::model::SpecSet;
@@ -56,7 +58,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     if !out.text.is_empty() {
         out.text
-            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaRowsQuantizer, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
     }
     let apart = |unit: &str, of: &Launch| {
         held.contains(unit).then(|| {
@@ -176,9 +178,23 @@ fn launch(launch: &Launch) -> String {
                 "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, shared: {shared}, fused: {fused}, grouped: {grouped:?} }}"
             )
         }
-        Launch::Rows { function, check, check_threads, precision, threads, fewest, rows, tokens, shared } => {
+        Launch::Rows {
+            function,
+            check,
+            check_threads,
+            precision,
+            threads,
+            fewest,
+            rows,
+            tokens,
+            shared,
+            quantizer,
+        } => {
+            let quantizer = quantizer.as_ref().map_or("None".to_string(), |RowsQuantizer { function, threads, elements, bytes }| {
+                format!("Some(CudaRowsQuantizer {{ function: {function:?}, threads: {threads}, elements: {elements}, bytes: {bytes} }})")
+            });
             format!(
-                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {check_threads}, precision: Precision::{precision:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, shared: {shared} }}"
+                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {check_threads}, precision: Precision::{precision:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, shared: {shared}, quantizer: {quantizer} }}"
             )
         }
         Launch::Activations { op, function, threads } => format!(

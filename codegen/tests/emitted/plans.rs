@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Formats and the ends of names, behind the op and the format.
-const KERNELS: [(&str, &str); 14] = [
+const KERNELS: [(&str, &str); 15] = [
     ("i2_s", "cuda.dp4a.fused"),
     ("i2_s", "cuda.dp4a"),
     ("i2_s", "cuda.mma"),
@@ -18,6 +18,7 @@ const KERNELS: [(&str, &str); 14] = [
     ("i2_s", "cuda.fma"),
     ("i2_s", "cuda.mma_f16"),
     ("i2_s", "cuda.wgmma_f16.prefill"),
+    ("mxfp4", "cuda.mma_fp4"),
     ("i2_s", "absmean.cuda"),
     ("q4_0", "cuda.wgmma.runs"),
     ("q4_k", "cuda.wgmma.superblocks"),
@@ -97,7 +98,7 @@ fn plans_say_what_kernels_take_of_shared_memory() {
         }
         seen.insert((listed.algorithm.name(), listed.fused));
     }
-    assert_eq!(seen.len(), 9, "every skeleton of products: {seen:?}");
+    assert_eq!(seen.len(), 10, "every skeleton of products: {seen:?}");
 }
 
 /// A format whose blocks have so many bytes, most of them unused: with an f32 scale and offset for each element, or with a

@@ -29,7 +29,7 @@ const RUST: [(&str, &str, &str); 18] = [
 ];
 
 /// File, format, and name of the unit.
-const CUDA: [(&str, &str, &str); 9] = [
+const CUDA: [(&str, &str, &str); 10] = [
     ("cuda_dp4a", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1"),
     ("cuda_dp4a_fused", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused"),
     ("cuda_mma", "i2_s", "matmul_mma_2bit_rows_int8_row_centred_outer_128x32"),
@@ -37,6 +37,7 @@ const CUDA: [(&str, &str, &str); 9] = [
     ("cuda_wgmma_runs", "q4_0", "matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64"),
     ("cuda_rows_fma", "q4_0", "rows_q4_0_sm50"),
     ("cuda_rows_mma_f16", "q4_0", "rows_q4_0_sm75"),
+    ("cuda_rows_mma_fp4", "nvfp4", "rows_nvfp4_sm120a"),
     ("cuda_quantize", "i2_s", "quantize_absmean_i2_s"),
     ("cuda_dequantize", "i2_s", "dequantize_i2_s"),
 ];

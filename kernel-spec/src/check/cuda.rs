@@ -145,10 +145,11 @@ fn compute_capability(raw: &RawKernel<'_>, written: &RawCudaVariant) {
         let message = format!("`{algorithm}` needs compute capability {}.{}", least.0, least.1);
         file.report(file.error("out-of-range", min_cc.span, message).help("raise `min_cc`, or leave it out"));
     }
-    if let (Some(only), Some(min_cc)) = (algorithm.only_on(), written.min_cc)
-        && min_cc.value > only.cc()
+    if let (only @ [.., last], Some(min_cc)) = (algorithm.only_on(), written.min_cc)
+        && min_cc.value > last.cc()
     {
-        let message = format!("`{algorithm}` runs on architecture {only} alone");
+        let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+        let message = format!("`{algorithm}` runs on architecture {} alone", only.join(" and "));
         file.report(file.error("out-of-range", min_cc.span, message).help("leave `min_cc` out"));
     }
 }
@@ -179,6 +180,9 @@ fn narrowed(
         } else if algorithm == CudaAlgorithm::Wgmma {
             let rows = sums(written) == CudaSums::Rows;
             Some(chosen(&|index| one_sum(index, formats, scope).is_none_or(|by_row| by_row == rows)))
+        } else if algorithm == CudaAlgorithm::MmaFp4 {
+            let fits = |index: usize| at(formats, index).is_none_or(|format| format.fp4().is_ok());
+            Some(chosen(&fits))
         } else {
             None
         });
@@ -206,6 +210,15 @@ fn narrowed(
             );
             let error = file.error("not-for-this-op", name.span, message);
             file.report(error.help(format!("leave it out here; a variant with `sums = {other}` serves it")));
+        }
+        if algorithm == CudaAlgorithm::MmaFp4
+            && let Some(Err(reason)) = at(formats, index).map(Format::fp4)
+        {
+            let message = format!(
+                "`{algorithm}` multiplies FP4 as it is stored, and `{}` is not: {reason}",
+                name.value
+            );
+            file.report(file.error("not-for-this-op", name.span, message).help("leave it out here"));
         }
         if let Some(reason) = refused(index) {
             let done = if op.info().by_quantizer { "quantized" } else { "served" };
@@ -266,6 +279,11 @@ fn unsound_tile(algorithm: CudaAlgorithm, sums: CudaSums, tokens: u32, threads: 
             tokens.is_multiple_of(HALVES.0) && tokens <= 256 && threads == HALVES.1,
             "64, 128, 192 or 256 tokens with 384 threads",
         ),
+        // Warps of 32 rows by 32 or 64 tokens, whose scales the lanes of a quad hold for each other.
+        CudaAlgorithm::MmaFp4 => (
+            matches!(tokens, 32 | 64 | 128) && (threads / 32).is_multiple_of(tokens.div_ceil(64)),
+            "32, 64 or 128 tokens, 128 with an even number of warps",
+        ),
     };
     (!sound).then_some(takes)
 }
@@ -315,7 +333,7 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
                 && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
-                && [None, later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
+                && [&[], later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
                 && b.m.within(&a.m)
                 && b.n.within(&a.n)
                 && b.k.within(&a.k);

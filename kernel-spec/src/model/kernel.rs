@@ -167,6 +167,8 @@ impl Default for CudaBudget {
 pub struct CudaTargets {
     /// Machine code, ascending.
     pub architectures: Vec<CudaArch>,
+    /// Machine code, ascending, of those kernels alone that no other architecture can run.
+    pub specific: Vec<CudaArch>,
     /// PTX, ascending: what drivers compile that have no machine code for their device, or are too old for it.
     pub ptx: Vec<CudaArch>,
 }

@@ -7,15 +7,21 @@ use toml::de::DeTable;
 
 /// Reads the file; `None` after its mistakes are reported.
 pub(crate) fn parse(file: &File<'_>, table: &DeTable<'_>) -> Option<CudaTargets> {
-    let table = Table::open(file, "CUDA targets", table, Span::default(), &["architectures", "ptx"]);
+    let table =
+        Table::open(file, "CUDA targets", table, Span::default(), &["architectures", "specific", "ptx"]);
     let mut architectures = table.need("architectures")?.list(|node| architecture(file, &node.string()?))?;
-    let mut ptx = match table.get("ptx") {
-        None => Vec::new(),
-        Some(node) => {
-            let each: Option<Vec<_>> = node.strings()?.iter().map(|text| architecture(file, text)).collect();
-            each?
-        }
+    let list = |key| match table.get(key) {
+        None => Some(Vec::new()),
+        Some(node) => node.strings()?.iter().map(|text| architecture(file, text)).collect::<Option<Vec<_>>>(),
     };
+    let (mut specific, mut ptx) = (list("specific")?, list("ptx")?);
+    if let Some(plain) = specific.iter().find(|arch| !arch.specific) {
+        let node = table.get("specific")?;
+        let message = format!("no kernel is for {plain} alone");
+        let error = file.error("out-of-range", node.span, message);
+        file.report(error.help(format!("write `{plain}a`, or list it under `architectures`")));
+        return None;
+    }
     if let Some(specific) = ptx.iter().find(|arch| arch.specific) {
         let node = table.get("ptx")?;
         let message = format!("PTX for {specific} runs on no other device");
@@ -27,9 +33,11 @@ pub(crate) fn parse(file: &File<'_>, table: &DeTable<'_>) -> Option<CudaTargets>
     }
     architectures.sort_unstable();
     architectures.dedup();
-    ptx.sort_unstable();
-    ptx.dedup();
-    Some(CudaTargets { architectures, ptx })
+    for archs in [&mut specific, &mut ptx] {
+        archs.sort_unstable();
+        archs.dedup();
+    }
+    Some(CudaTargets { architectures, specific, ptx })
 }
 
 fn architecture(file: &File<'_>, text: &At<String>) -> Option<CudaArch> {

@@ -7,7 +7,7 @@ use super::input::DeviceInput;
 use super::parameters;
 use super::types::{BF16, F16, F32};
 use crate::error::Error;
-use crate::registry::{CudaLaunch, Registry};
+use crate::registry::{CudaCode, CudaLaunch, CudaRowsQuantizer, Entry, Registry};
 use std::sync::Arc;
 
 /// What errors call it.
@@ -16,6 +16,8 @@ const NAME: &str = "convert";
 /// The kernel that converts, loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Convert {
+    /// What errors call it.
+    name: &'static str,
     function: Function,
     threads: u32,
     per_thread: u32,
@@ -49,11 +51,27 @@ impl Convert {
             });
         };
         let function = gpu.function(NAME, code, function, threads)?;
-        Ok(Convert { function, threads, per_thread: per_thread.max(1) })
+        Ok(Convert { name: NAME, function, threads, per_thread: per_thread.max(1) })
+    }
+
+    /// The kernel that quantizes the activations of a product, which is in the product's image.
+    ///
+    /// # Errors
+    /// As for [`load`](Convert::load).
+    pub(super) fn of_product(
+        gpu: &Gpu,
+        entry: &'static Entry,
+        code: &CudaCode,
+        quantizer: &CudaRowsQuantizer,
+    ) -> Result<Convert, Error> {
+        let &CudaRowsQuantizer { function, threads, .. } = quantizer;
+        let function = gpu.function(entry.name, code, function, threads)?;
+        // A thread makes four bytes of codes.
+        Ok(Convert { name: entry.name, function, threads, per_thread: 4 })
     }
 
     /// Enqueues a conversion of `rows > 0` rows of `k` values. With `fault`, the address of a word, values must be finite
-    /// before and after.
+    /// before and after. What quantizes needs `fault`.
     ///
     /// # Safety
     /// `src` is the address of as many values of its type, `dst` of room for `rows * stride` of its own, on this device;
@@ -81,7 +99,7 @@ impl Convert {
             fault,
         };
         // SAFETY: the parameters are those of docs/cuda.md; memory is the caller's.
-        unsafe { gpu.launch(NAME, &self.function, &geometry, &arguments.arguments()) }
+        unsafe { gpu.launch(self.name, &self.function, &geometry, &arguments.arguments()) }
     }
 }
 

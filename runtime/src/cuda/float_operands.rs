@@ -5,13 +5,19 @@ use super::convert::Convert;
 use super::device::{Function, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::parameters::Check;
-use super::types::{BF16, F16, F32};
+use super::types::{BF16, F16, F32, FP4};
 use super::weights::Weights;
 use crate::error::Error;
-use crate::registry::{CudaCode, CudaLaunch, Entry, Registry};
+use crate::registry::{CudaCode, CudaLaunch, CudaRowsQuantizer, Entry, Registry};
 use crate::weights::PackedMatrix;
 use gristmill_spec::vocab::Precision;
 use std::sync::Arc;
+
+/// k of a stage of the kernels that round to halves: rows of activations are whole stages of them.
+const STAGE: usize = 32;
+
+/// Bytes at whose multiples rows of FP4 begin.
+const FP4_ALIGN: usize = 16;
 
 /// What a product of floats needs besides its kernel.
 #[derive(Clone, Debug)]
@@ -22,6 +28,8 @@ pub(crate) struct Floats {
     check_threads: u32,
     /// Rounds activations, or looks at those that are of the type.
     pub(super) convert: Option<Convert>,
+    /// How activations are quantized, where they are not rounded one by one.
+    quantizer: Option<CudaRowsQuantizer>,
 }
 
 impl Floats {
@@ -32,15 +40,38 @@ impl Floats {
         entry: &'static Entry,
         code: &CudaCode,
     ) -> Result<Option<Floats>, Error> {
-        let CudaLaunch::Rows { check, check_threads, precision, .. } = code.launch else { return Ok(None) };
+        let CudaLaunch::Rows { check, check_threads, precision, quantizer, .. } = code.launch else {
+            return Ok(None);
+        };
         let word = match precision {
             Precision::F32 | Precision::Int8 => F32,
             Precision::F16 => F16,
             Precision::Bf16 => BF16,
+            Precision::Fp4 => FP4,
         };
         let check = gpu.function(entry.name, code, check, check_threads)?;
-        let convert = if word == F32 { None } else { Some(Convert::load(gpu, registry)?) };
-        Ok(Some(Floats { word, check, check_threads, convert }))
+        let convert = match quantizer {
+            Some(quantizer) => Some(Convert::of_product(gpu, entry, code, &quantizer)?),
+            None if word == F32 => None,
+            None => Some(Convert::load(gpu, registry)?),
+        };
+        Ok(Some(Floats { word, check, check_threads, convert, quantizer }))
+    }
+
+    /// From one row of `k` rounded activations to the next, in values of the type (bytes of FP4).
+    pub(super) fn stride(&self, k: usize) -> Option<usize> {
+        match &self.quantizer {
+            Some(CudaRowsQuantizer { elements, bytes, .. }) => k
+                .div_ceil((*elements).max(1) as usize)
+                .checked_mul(*bytes as usize)?
+                .checked_next_multiple_of(FP4_ALIGN),
+            None => k.checked_next_multiple_of(STAGE),
+        }
+    }
+
+    /// Whether a kernel takes rows of `k` activations of this type where they are, once they were looked at.
+    pub(super) fn takes(&self, word: u32, k: usize) -> bool {
+        self.convert.is_none() || (word == self.word && k.is_multiple_of(STAGE))
     }
 
     /// Looks whether all weights can be used, and waits for the answer.

@@ -18,9 +18,6 @@ use crate::request::Shape;
 use crate::weights::PackedMatrix;
 use gristmill_spec::vocab::DType;
 
-/// k of a stage of the kernels that round: rows of activations are whole stages of them.
-const STAGE: usize = 32;
-
 /// Activations on the device: `m` rows of `k` values of type `word`.
 #[derive(Clone, Copy)]
 struct Activations {
@@ -122,14 +119,15 @@ impl Launcher<ProductCode> {
         let Activations { m, k, .. } = x;
         let n = size("rows", packed.n())?;
         let fault = scratch.fault_address(gpu, Rows { k, block: None })?;
-        // Rows that are whole stages of the right type are used where they are, once they were looked at.
-        let in_place = floats.convert.is_none() || (x.word == floats.word && k.is_multiple_of(STAGE));
+        let in_place = floats.takes(x.word, k);
         let (address, word, stride) = if in_place {
             (x.address, x.word, k)
         } else {
-            let stride = k.checked_next_multiple_of(STAGE).ok_or(Error::TooLarge { what: "activations" })?;
-            let len = m.checked_mul(stride).ok_or(Error::TooLarge { what: "activations" })?;
-            (room(&mut scratch.rounded, gpu, len)?.output(), floats.word, stride)
+            let too_large = || Error::TooLarge { what: "activations" };
+            let stride = floats.stride(k).ok_or_else(too_large)?;
+            let bytes = m.checked_mul(stride).and_then(|values| values.checked_mul(width(floats.word)));
+            let halves = bytes.ok_or_else(too_large)?.div_ceil(2);
+            (room(&mut scratch.rounded, gpu, halves)?.output(), floats.word, stride)
         };
         let all = RowsParameters {
             blocks: weights.codes.input(),
@@ -153,7 +151,7 @@ impl Launcher<ProductCode> {
                 let src = Values { address: x.address, word: x.word, stride: k };
                 let to = if in_place { 0 } else { address };
                 let dst = Values { address: to, word: floats.word, stride };
-                // SAFETY: `x` is the caller's; the scratch has room for `m` rows of whole stages.
+                // SAFETY: `x` is the caller's; the scratch has room for `m` rows, `stride` values apart.
                 unsafe { convert.rows(gpu, src, dst, (m, k), fault) }?;
             }
             self.code().in_launches((n, k), m, |from, m, geometry| {

@@ -26,7 +26,7 @@ pub(crate) struct DeviceScratch {
     pub(super) x: Option<DeviceBuffer<f32>>,
     /// Activations of two bytes, as their bits.
     pub(super) halves: Option<DeviceBuffer<u16>>,
-    /// Activations that were rounded to two bytes.
+    /// Activations that were rounded to two bytes, or quantized to FP4.
     pub(super) rounded: Option<DeviceBuffer<u16>>,
     /// Rows behind a prologue.
     rows: Option<DeviceBuffer<f32>>,

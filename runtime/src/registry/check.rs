@@ -4,7 +4,7 @@
 //! program. What takes a call of `candidates`, or a search for names, is left to [`Registry::check`], for tests.
 
 use super::vouched::{Code, CudaCode, CudaLaunch, EntryFacts, FormatFacts, PackFacts, RegistryFacts};
-use super::{ActivationInfo, CudaStep, DimRule, ImportInfo, Registry, WithoutImage};
+use super::{ActivationInfo, CudaRowsQuantizer, CudaStep, DimRule, ImportInfo, Registry, WithoutImage};
 use crate::error::Error;
 use gristmill_spec::vocab::{DType, DeviceKind, Op, Serves};
 use std::collections::BTreeSet;
@@ -41,13 +41,19 @@ impl CudaLaunch {
                     && tokens > 0
                     && unit.multiple > 0
             }
-            CudaLaunch::Rows { threads, fewest, rows, tokens, check_threads, .. } => {
+            CudaLaunch::Rows { threads, fewest, rows, tokens, check_threads, quantizer, .. } => {
                 is_block(threads)
                     && is_block(check_threads)
                     && fewest > 0
                     && fewest <= threads
                     && rows > 0
                     && tokens > 0
+                    && match quantizer {
+                        Some(CudaRowsQuantizer { threads, elements, bytes, .. }) => {
+                            is_block(threads) && elements > 0 && bytes > 0
+                        }
+                        None => true,
+                    }
             }
         }
     }

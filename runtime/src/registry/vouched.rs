@@ -6,8 +6,8 @@
 use super::image::CudaImage;
 use super::lists::Joined;
 use super::{
-    ActivationInfo, Counters, CudaBuild, CudaSplit, CudaStep, ImportInfo, KernelId, LeftOut, OuterType,
-    ShapeRules, Source, Unit, WithoutImage,
+    ActivationInfo, Counters, CudaBuild, CudaRowsQuantizer, CudaSplit, CudaStep, ImportInfo, KernelId,
+    LeftOut, OuterType, ShapeRules, Source, Unit, WithoutImage,
 };
 use crate::abi::{
     DequantizeFn, EmbedFn, MatmulFn, PackFn, PrologueFn, QuantizeActivationsFn, QuantizeFn, StepFn, UnpackFn,
@@ -343,6 +343,8 @@ pub enum CudaLaunch {
         tokens: u32,
         /// Bytes of shared memory that a launch gives each CUDA block.
         shared: u32,
+        /// The kernel in the same image that quantizes activations, where the product takes them so.
+        quantizer: Option<CudaRowsQuantizer>,
     },
     /// f32, f16 or bf16 to another of these.
     Convert {
@@ -397,7 +399,10 @@ impl CudaLaunch {
                 let step = step.into_iter().flat_map(|step| [(step.chunks, 0), (step.finish, 0)]);
                 step.chain([(function, 0)]).collect()
             }
-            CudaLaunch::Rows { function, check, shared, .. } => vec![(check, 0), (function, shared)],
+            CudaLaunch::Rows { function, check, shared, quantizer, .. } => {
+                let quantizer = quantizer.map(|quantizer| (quantizer.function, 0));
+                [(check, 0)].into_iter().chain(quantizer).chain([(function, shared)]).collect()
+            }
         }
     }
 }

@@ -14,7 +14,10 @@ pub enum PrecisionMode {
     F16,
     /// Both rounded to bf16, or nothing rounded.
     Bf16,
-    /// Any of these: what was measured to be fastest on this device, else what comes first in the registry, where int8
+    /// FP4 as it is stored, for formats that are that (MXFP4, NVFP4): activations are quantized to the same. Where there is no such
+    /// kernel, and for few tokens, both rounded to f16, or nothing rounded.
+    Fp4,
+    /// Any of these but FP4, which costs more precision than a measured time can weigh: what was measured to be fastest on this device, else what comes first in the registry, where int8
     /// does.
     Auto,
 }
@@ -26,6 +29,7 @@ impl PrecisionMode {
         PrecisionMode::F32,
         PrecisionMode::F16,
         PrecisionMode::Bf16,
+        PrecisionMode::Fp4,
         PrecisionMode::Auto,
     ];
 
@@ -36,6 +40,7 @@ impl PrecisionMode {
             PrecisionMode::F32 => "f32",
             PrecisionMode::F16 => "f16",
             PrecisionMode::Bf16 => "bf16",
+            PrecisionMode::Fp4 => "fp4",
             PrecisionMode::Auto => "auto",
         }
     }
@@ -47,16 +52,13 @@ impl PrecisionMode {
 
     /// Whether a product that multiplies this will do.
     pub const fn allows(self, precision: Precision) -> bool {
-        match (self, precision) {
-            (PrecisionMode::Auto, _)
-            | (PrecisionMode::Int8, Precision::Int8)
-            | (PrecisionMode::F32 | PrecisionMode::F16 | PrecisionMode::Bf16, Precision::F32)
-            | (PrecisionMode::F16, Precision::F16)
-            | (PrecisionMode::Bf16, Precision::Bf16) => true,
-            (PrecisionMode::Int8, Precision::F32 | Precision::F16 | Precision::Bf16)
-            | (PrecisionMode::F32, Precision::Int8 | Precision::F16 | Precision::Bf16)
-            | (PrecisionMode::F16, Precision::Int8 | Precision::Bf16)
-            | (PrecisionMode::Bf16, Precision::Int8 | Precision::F16) => false,
+        match self {
+            PrecisionMode::Int8 => matches!(precision, Precision::Int8),
+            PrecisionMode::F32 => matches!(precision, Precision::F32),
+            PrecisionMode::F16 => matches!(precision, Precision::F32 | Precision::F16),
+            PrecisionMode::Bf16 => matches!(precision, Precision::F32 | Precision::Bf16),
+            PrecisionMode::Fp4 => matches!(precision, Precision::F32 | Precision::F16 | Precision::Fp4),
+            PrecisionMode::Auto => !matches!(precision, Precision::Fp4),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::super::error::CliError;
 use super::super::held::Held;
 use super::super::memory::Need;
 use super::super::random::Random;
-use super::super::verify::{Bounded, NMSE_BOUND, normalized_error};
+use super::super::verify::{Bounded, NMSE_BOUND, multiplied, normalized_error};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
 use gristmill::text::Printable;
 use gristmill::vocab::Precision;
@@ -329,9 +329,10 @@ fn check_floats(
 ) -> Result<Accuracy, CliError> {
     let (n, k) = (matrix.n(), matrix.k());
     let (mut expected, mut found) = (Vec::new(), Vec::new());
+    let x: Vec<Vec<f64>> = x.chunks(k.max(1)).map(|x| multiplied(precision, oracle, x)).collect();
     for &row in rows {
         let weights = oracle.row(matrix.data(), n, k, row)?.f32s;
-        for (t, x) in x.chunks(k.max(1)).enumerate() {
+        for (t, x) in x.iter().enumerate() {
             let (must, y) = (Bounded::new(precision, &weights, x, 0.0), y[t * n + row]);
             if !must.allows(y) {
                 return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must}, found {y:e}")));

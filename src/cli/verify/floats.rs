@@ -1,5 +1,4 @@
 //! Products of floats: sums in f32, in an order that the device chooses, so that what is checked is a bound.
-//!
 
 use super::super::error::CliError;
 use super::super::random::Random;
@@ -7,6 +6,7 @@ use super::inputs::{self, Weights};
 use super::packed::normalized_error;
 use super::session::{Kernel, Problem, Session, Subject, agree, prepared};
 use gristmill::half::{bf16, f16};
+use gristmill::oracle::FormatOracle;
 use gristmill::vocab::{DType, Op, Precision};
 use gristmill::{Input, Matmul, QuantizedMatrix, Shape, Threads, Workspace};
 
@@ -15,12 +15,19 @@ fn rounded(precision: Precision, x: f32) -> f32 {
     match precision {
         Precision::F16 => f16::from_f32(x).to_f32(),
         Precision::Bf16 => bf16::from_f32(x).to_f32(),
-        Precision::F32 | Precision::Int8 => x,
+        // FP4 is the weights as they are.
+        Precision::F32 | Precision::Int8 | Precision::Fp4 => x,
     }
 }
 
-/// What a product of floats is held to. Let w be the format's f32 and x the activation, both rounded to what the kernel
-/// multiplies; then |y - (sum w x + bias)| <= (9/8 k + 32) * 2^-23 * (sum |w x| + |bias|), as docs/cuda.md derives.
+/// A row of activations as a kernel multiplies it.
+pub fn multiplied(precision: Precision, oracle: &FormatOracle<'_>, x: &[f32]) -> Vec<f64> {
+    let quantized = (precision == Precision::Fp4).then(|| oracle.fp4(x)).flatten();
+    quantized.unwrap_or_else(|| x.iter().map(|x| f64::from(rounded(precision, *x))).collect())
+}
+
+/// What a product of floats is held to. Let w be the format's f32 and x the activation, both as the kernel multiplies
+/// them ([`multiplied`]); then |y - (sum w x + bias)| <= (9/8 k + 32) * 2^-23 * (sum |w x| + |bias|), as docs/cuda.md derives.
 pub struct Bounded {
     /// The sum in f64.
     pub expected: f64,
@@ -30,9 +37,8 @@ pub struct Bounded {
 
 impl Bounded {
     /// For a row and a token.
-    pub fn new(precision: Precision, weights: &[f32], x: &[f32], bias: f32) -> Bounded {
-        let terms = weights.iter().zip(x);
-        let terms = terms.map(|(w, x)| f64::from(rounded(precision, *w)) * f64::from(rounded(precision, *x)));
+    pub fn new(precision: Precision, weights: &[f32], x: &[f64], bias: f32) -> Bounded {
+        let terms = weights.iter().zip(x).map(|(w, x)| f64::from(rounded(precision, *w)) * x);
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
         let bias = f64::from(bias);
         let losses = (1.125 * weights.len() as f64 + 32.0) * 2f64.powi(-23);
@@ -140,11 +146,12 @@ impl Case<'_> {
         if let Err(problem) = agree(&self.name, "the last row unpacked", &self.weights[n - 1], &row) {
             return Ok(Err(problem));
         }
+        let x: Vec<Vec<f64>> = self.x.chunks(k).map(|x| multiplied(precision, subject.oracle, x)).collect();
         let mut expected = Vec::with_capacity(y.len());
         for (at, found) in y.iter().enumerate() {
             let (token, row) = (at / n, at % n);
             let bias = self.bias.as_ref().map_or(0.0, |bias| bias[row]);
-            let must = Bounded::new(precision, &self.weights[row], &self.x[token * k..][..k], bias);
+            let must = Bounded::new(precision, &self.weights[row], &x[token], bias);
             if !must.allows(*found) {
                 return Ok(Err(Problem {
                     case: self.name.clone(),

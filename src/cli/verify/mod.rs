@@ -21,7 +21,7 @@ mod scales;
 mod session;
 
 pub use arguments::Arguments;
-pub use floats::Bounded;
+pub use floats::{Bounded, multiplied};
 pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};

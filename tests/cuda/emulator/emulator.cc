@@ -170,6 +170,7 @@ const char* name_of(WarpOp op) {
         case WarpOp::Await: return "gm_wgmma_wait";
         case WarpOp::Wgmma: return "gm_wgmma";
         case WarpOp::MmaHalves: return "gm_mma of halves";
+        case WarpOp::MmaFp4: return "gm_mma of FP4";
     }
     return "?";
 }
@@ -487,6 +488,7 @@ void exchange_lanes(Fiber* lanes) {
             case WarpOp::Sync:
             case WarpOp::Mma:
             case WarpOp::MmaHalves:
+            case WarpOp::MmaFp4:
             case WarpOp::Registers:
             case WarpOp::Fence:
             case WarpOp::Commit:
@@ -586,6 +588,63 @@ void multiply_halves_of_lanes(Fiber* lanes) {
     }
 }
 
+// Where the product of FP4 that a warp is at finds its scales.
+ScaledBy scaled_by;
+
+double e2m1(uint32_t code) {
+    const uint32_t exponent = code >> 1 & 3, fraction = code & 1;
+    const double magnitude = exponent == 0 ? fraction * 0.5 : ldexp(1.0 + fraction * 0.5, int(exponent) - 1);
+    return code & 8 ? -magnitude : magnitude;
+}
+
+double block_scale(uint32_t bits, int line) {
+    if (scaled_by.type == Scale::E8m0) return bits == 255 ? NAN : ldexp(1.0, int(bits) - 127);
+    if (bits & 0x80) fail(line, "the scale %#x of gm_mma of FP4 has its highest bit set, which ue4m3 has not", bits);
+    const uint32_t exponent = bits >> 3, fraction = bits & 7;
+    if (bits == 0x7f) return NAN;
+    return exponent == 0 ? ldexp(fraction, -9) : ldexp(8 + fraction, int(exponent) - 10);
+}
+
+void multiply_fp4_of_lanes(Fiber* lanes) {
+    const uint32_t runs = scaled_by.type == Scale::E8m0 ? 2 : 4;
+    const int line = lanes[0].line;
+    double a[16][64], b[8][64];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        if (lanes[lane].parameter != lanes[0].parameter)
+            fail(line, "the lanes of a warp do not agree where the scales of gm_mma of FP4 are");
+        const uint32_t group = lane / 4, within = lane % 4;
+        for (uint32_t i = 0; i < 8; i++) {
+            for (uint32_t r = 0; r < 4; r++)
+                a[group + r % 2 * 8][r / 2 * 32 + within * 8 + i] = e2m1(lanes[lane].a[r] >> 4 * i & 15);
+            for (uint32_t r = 0; r < 2; r++)
+                b[group][r * 32 + within * 8 + i] = e2m1(lanes[lane].b[r] >> 4 * i & 15);
+        }
+    }
+    for (uint32_t k = 0; k < 64; k++) {
+        const uint32_t byte = 8 * (scaled_by.byte + k / (64 / runs));
+        for (uint32_t row = 0; row < 16; row++) {
+            const uint32_t scales = uint32_t(lanes[row % 8 * 4 + scaled_by.a_pair * 2 + row / 8].value);
+            a[row][k] *= block_scale(scales >> byte & 255, line);
+        }
+        for (uint32_t column = 0; column < 8; column++) {
+            const uint32_t scales = uint32_t(lanes[column * 4 + scaled_by.b_lane].value >> 32);
+            b[column][k] *= block_scale(scales >> byte & 255, line);
+        }
+    }
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        for (uint32_t r = 0; r < 4; r++) {
+            const uint32_t row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
+            double addends[65];
+            for (uint32_t k = 0; k < 64; k++) addends[k] = a[row][k] * b[column][k];
+            float c;
+            memcpy(&c, lanes[lane].c + r, 4);
+            addends[64] = c;
+            c = cut_sum(addends, 65);
+            memcpy(lanes[lane].c + r, &c, 4);
+        }
+    }
+}
+
 void pass_warp_barrier(Fiber* lanes) {
     const uint32_t warp = uint32_t(lanes - fibers) / 32;
     hopper_warp_barrier(warp);
@@ -623,6 +682,22 @@ void multiply_halves(Half type, float* c, const uint32_t* a, const uint32_t* b, 
     self.c = reinterpret_cast<int32_t*>(c);
     mma_half = type;
     warp_op(WarpOp::MmaHalves, line, multiply_halves_of_lanes);
+}
+
+void multiply_fp4(
+    const ScaledBy& by, float* c, const uint32_t* a, const uint32_t* b, uint32_t a_scales, uint32_t b_scales, int line) {
+    const bool halves = by.type == Scale::E8m0;
+    if (by.a_pair > 1 || by.b_lane > 3 || !(by.byte == 0 || (halves && by.byte == 2)))
+        fail(line, "gm_mma of FP4 finds no scales at byte %u, pair %u, lane %u", by.byte, by.a_pair, by.b_lane);
+    Fiber& self = fibers[state.thread];
+    self.a = a;
+    self.b = b;
+    // Only copied from and to, byte by byte.
+    self.c = reinterpret_cast<int32_t*>(c);
+    self.value = uint64_t(b_scales) << 32 | a_scales;
+    self.parameter = by.byte << 8 | by.a_pair << 4 | by.b_lane;
+    scaled_by = by;
+    warp_op(WarpOp::MmaFp4, line, multiply_fp4_of_lanes);
 }
 
 void start_copy(uint32_t to, const void* from, uint32_t bytes, int line) {

@@ -110,7 +110,7 @@ uint32_t take_bounds(const char* name);
 
 // The last ones are a warpgroup's.
 enum class WarpOp : uint8_t {
-    Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, MmaHalves, Registers, Fence, Commit, Await, Wgmma
+    Sync, Shfl, ShflXor, ShflDown, Ballot, Mma, MmaHalves, MmaFp4, Registers, Fence, Commit, Await, Wgmma
 };
 
 // Ends the launch.
@@ -131,6 +131,13 @@ void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32
 // What the halves of a register are, where a product sums in f32.
 enum class Half : uint8_t { F16, Bf16 };
 void multiply_halves(Half type, float* c, const uint32_t* a, const uint32_t* b, int line);
+// The type of block scales, and in which byte of which lanes of a quad a product finds them.
+enum class Scale : uint8_t { E8m0, Ue4m3 };
+struct ScaledBy {
+    Scale type;
+    uint32_t byte, a_pair, b_lane;
+};
+void multiply_fp4(const ScaledBy& by, float* c, const uint32_t* a, const uint32_t* b, uint32_t a_scales, uint32_t b_scales, int line);
 void start_copy(uint32_t to, const void* from, uint32_t bytes, int line);
 void commit_copies();
 void wait_copies(uint32_t pending);
@@ -495,6 +502,10 @@ template <class A> int32_t dp4a(uint32_t a, uint32_t b, int32_t c, int line) {
 template <class A, uint32_t C_REGISTERS, uint32_t A_REGISTERS, uint32_t B_REGISTERS>
 void mma(int32_t (&c)[C_REGISTERS], const uint32_t (&a)[A_REGISTERS], const uint32_t (&b)[B_REGISTERS], int line) {
     multiply({std::is_signed_v<A>, C_REGISTERS, A_REGISTERS, B_REGISTERS}, c, a, b, line);
+}
+
+inline void mma_fp4(const ScaledBy& by, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t a_scales, uint32_t b_scales, int line) {
+    multiply_fp4(by, c, a, b, a_scales, b_scales, line);
 }
 
 inline void mma_halves(Half type, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {

@@ -23,17 +23,24 @@ pub(super) fn groups(text: &str, images: &[(CudaArch, bool)]) -> Vec<Group> {
     for at in 0..=steps.len() {
         let here = || images.iter().filter(move |(arch, _)| level(*arch) == at);
         let Some((major, minor)) = here().map(|(arch, _)| arch.cc()).min() else { continue };
-        let specific = here().map(|(arch, _)| *arch).find(|arch| arch.specific);
-        // Where all are of one device, its own PTX serves them.
-        let front =
-            specific.filter(|only| here().all(|(arch, _)| arch == only)).unwrap_or(plain(major, minor));
-        let (together, apart): (Vec<_>, Vec<_>) = here().partition(|(arch, ptx)| !ptx || *arch == front);
-        if let [image] = together[..] {
-            groups.push(alone(image));
-        } else if !together.is_empty() {
-            groups.push(Group { front: Some(front), images: together.into_iter().copied().collect() });
+        // Where all are bound to their devices, the PTX of each serves its own images.
+        let fronts: BTreeSet<CudaArch> = if here().all(|(arch, _)| arch.specific) {
+            here().map(|(arch, _)| *arch).collect()
+        } else {
+            BTreeSet::from([plain(major, minor)])
+        };
+        let bound = fronts.iter().any(|front| front.specific);
+        let served = |front: CudaArch, (arch, ptx): (CudaArch, bool)| arch == front || (!ptx && !bound);
+        for front in &fronts {
+            let together: Vec<_> = here().copied().filter(|image| served(*front, *image)).collect();
+            if let [image] = &together[..] {
+                groups.push(alone(image));
+            } else if !together.is_empty() {
+                groups.push(Group { front: Some(*front), images: together });
+            }
         }
-        groups.extend(apart.into_iter().map(alone));
+        let apart = here().filter(|image| !fronts.iter().any(|front| served(*front, **image)));
+        groups.extend(apart.map(alone));
     }
     groups
 }
@@ -131,6 +138,7 @@ mod tests {
         );
         assert_eq!(shown(text, &["90a"], None), ["alone: 90a"]);
         assert_eq!(shown(text, &["90a"], Some("90a")), ["90a: 90a p90a"]);
+        assert_eq!(shown(text, &["120a", "121a"], Some("121a")), ["alone: 120a", "121a: 121a p121a"]);
         // Compiled for 8.6, PTX does not serve 8.0.
         assert_eq!(shown(text, &["86", "89"], Some("89")), ["86: 86 89", "alone: p89"]);
         assert_eq!(shown("", &["75", "90a"], Some("75")), ["75: 75 90a p75"]);

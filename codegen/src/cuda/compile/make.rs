@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// PTX versions that are tried for the forward-compatible image, oldest first: those of CUDA 11.0, 11.4, 11.8, 12.0,
-/// 12.3, 12.4, 12.5, 12.8. The older the version, the older the driver that takes it.
-const PTX_VERSIONS: &[(u16, u16)] = &[(7, 0), (7, 4), (7, 8), (8, 0), (8, 3), (8, 4), (8, 5), (8, 7)];
+/// 12.3, 12.4, 12.5, 12.8, 12.9. The older the version, the older the driver that takes it.
+const PTX_VERSIONS: &[(u16, u16)] = &[(7, 0), (7, 4), (7, 8), (8, 0), (8, 3), (8, 4), (8, 5), (8, 7), (8, 8)];
 
 pub(super) enum Outcome {
     Cached(Image),

@@ -14,11 +14,14 @@ pub enum Part {
     Tensor,
     /// Halves, and their products by tensor cores.
     Halves,
+    /// Products of FP4 by block-scaled tensor cores.
+    Fp4,
 }
 
 impl Part {
     /// All of them: what is written by hand may use any.
-    pub(in crate::cuda) const ALL: &[Part] = &[Part::Copies, Part::Overlap, Part::Tensor, Part::Halves];
+    pub(in crate::cuda) const ALL: &[Part] =
+        &[Part::Copies, Part::Overlap, Part::Tensor, Part::Halves, Part::Fp4];
 
     /// What the header asks for.
     pub const fn name(self) -> &'static str {
@@ -27,6 +30,7 @@ impl Part {
             Part::Overlap => "GM_OVERLAP",
             Part::Tensor => "GM_TENSOR",
             Part::Halves => "GM_HALVES",
+            Part::Fp4 => "GM_FP4",
         }
     }
 }

@@ -120,6 +120,8 @@ pub enum Launch {
         tokens: u32,
         /// Bytes of shared memory that the launch gives each CUDA block.
         shared: u32,
+        /// The kernel that quantizes activations, where the product takes them so.
+        quantizer: Option<RowsQuantizer>,
     },
     /// Rows of activations to int8, a CUDA block for a row.
     Activations {
@@ -163,6 +165,19 @@ pub struct Step {
     pub threads: u32,
     /// Values of a chunk.
     pub chunk: u32,
+}
+
+/// The kernel in front of a product of floats that takes activations in units of some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowsQuantizer {
+    /// The kernel's name in its unit.
+    pub function: String,
+    /// Threads of a CUDA block.
+    pub threads: u32,
+    /// Elements of a unit.
+    pub elements: u32,
+    /// Bytes of a unit.
+    pub bytes: u32,
 }
 
 impl Launch {
@@ -217,14 +232,24 @@ impl Launch {
                 numbers.extend((shared > 0).then_some(("shared", shared)));
                 numbers
             }
-            Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, .. } => vec![
-                ("check_threads", check_threads),
-                ("threads", threads),
-                ("fewest", fewest),
-                ("rows", rows),
-                ("tokens", tokens),
-                ("shared", shared),
-            ],
+            Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, ref quantizer, .. } => {
+                let mut numbers = vec![
+                    ("check_threads", check_threads),
+                    ("threads", threads),
+                    ("fewest", fewest),
+                    ("rows", rows),
+                    ("tokens", tokens),
+                    ("shared", shared),
+                ];
+                if let Some(RowsQuantizer { threads, elements, bytes, .. }) = *quantizer {
+                    numbers.extend([
+                        ("quantize_threads", threads),
+                        ("unit", elements),
+                        ("unit_bytes", bytes),
+                    ]);
+                }
+                numbers
+            }
             Launch::Activations { threads, .. } | Launch::Experts { threads, .. } => {
                 vec![("threads", threads)]
             }

@@ -227,7 +227,8 @@ fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Re
         | CudaAlgorithm::MmaF16
         | CudaAlgorithm::MmaBf16
         | CudaAlgorithm::WgmmaF16
-        | CudaAlgorithm::WgmmaBf16 => {
+        | CudaAlgorithm::WgmmaBf16
+        | CudaAlgorithm::MmaFp4 => {
             let what = format!("`{}` computes no product of integers", variant.algorithm);
             Err(Error::passed(plan.format, what))
         }

@@ -242,18 +242,25 @@ impl Listing<'_> {
         let unit = match &variant.body {
             Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
             None => {
-                let arch =
-                    variant.algorithm.only_on().map_or(format!("{major}{minor}"), |only| only.to_string());
+                let arch = variant
+                    .algorithm
+                    .only_on()
+                    .first()
+                    .map_or(format!("{major}{minor}"), ToString::to_string);
                 format!("rows_{}_sm{arch}", plan.format.name)
             }
         };
         let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
         let function = function(variant, &own);
         let check = format!("{unit}_check");
+        let quantizer = product.quantizer(&unit);
         if units.get(&unit).is_none() {
-            let text = format!("{}{}", product.vocabulary(), rows::prelude(product, &unit));
-            let (check, budget) = (std::slice::from_ref(&check), CudaBudget::default());
-            units.add(&unit, variant.min_cc, check, budget, (&[], &text)).only_on =
+            let kernels: Vec<String> = [check.clone()]
+                .into_iter()
+                .chain(quantizer.clone().map(|quantizer| quantizer.function))
+                .collect();
+            let (text, budget) = (product.front(&unit), CudaBudget::default());
+            units.add(&unit, variant.min_cc, &kernels, budget, (&[], &text)).only_on =
                 variant.algorithm.only_on();
         }
         let there = |unit: &Unit| unit.kernels.iter().any(|(name, _)| name == function);
@@ -273,6 +280,7 @@ impl Listing<'_> {
             rows: product.rows,
             tokens: product.tokens,
             shared: product.shared_at_launch(),
+            quantizer,
         };
         let plan = CudaPlan {
             shared: variant.body.is_none().then_some(product.shared),

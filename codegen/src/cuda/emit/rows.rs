@@ -1,4 +1,4 @@
-//! Products that multiply floats: what [`fma`], [`halves`] and [`wgmma_halves`] have in common.
+//! Products that multiply floats: what [`fma`], [`halves`], [`wgmma_halves`] and [`fp4`] have in common.
 //!
 //! All read the format's own rows, without headers, each at a multiple of sixteen bytes. A weight is the f32 that the
 //! format says, as `dequantize` has it. f32 sums are taken in no particular order, so what is promised of a result is a
@@ -6,9 +6,10 @@
 
 use super::division::{self, Division};
 use super::header::Part;
+use super::launch::RowsQuantizer;
 use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
 use super::rows_product::{RowsProduct, at_once};
-use super::{decode, fma, halves, wgmma_halves};
+use super::{decode, fma, fp4, halves, wgmma_halves};
 use crate::Error;
 use crate::lower::decode::scale_outside;
 use crate::plan::{Decode, FormatPlan};
@@ -20,7 +21,7 @@ impl<'a> RowsProduct<'a> {
     /// Plans a variant that multiplies floats; `None` for all others.
     ///
     /// # Errors
-    /// A tile beyond a CUDA block's shared memory.
+    /// A tile beyond a CUDA block's shared memory; FP4 of a format that is not.
     pub fn new(plan: &'a FormatPlan<'a>, variant: &CudaVariant) -> Result<Option<RowsProduct<'a>>, Error> {
         let precision = match variant.algorithm {
             CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
@@ -29,6 +30,7 @@ impl<'a> RowsProduct<'a> {
             CudaAlgorithm::Fma => Precision::F32,
             CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Precision::F16,
             CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Precision::Bf16,
+            CudaAlgorithm::MmaFp4 => Precision::Fp4,
         };
         let (threads, tokens) = (variant.threads, variant.tokens);
         if matches!(variant.algorithm, CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16) {
@@ -44,12 +46,19 @@ impl<'a> RowsProduct<'a> {
                 tokens,
                 shared: division.shared_bytes(),
                 division: Some(division),
+                fp4: None,
             }));
         }
+        let fp4 = (precision == Precision::Fp4).then(|| plan.format.fp4()).transpose();
+        let fp4 = fp4.map_err(|why| Error::passed(plan.format, format!("`{}`: {why}", variant.algorithm)))?;
         let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
             let tokens = tokens.max(1);
             // Threads of a block share k as far as there is room; sixty-four take a short row.
             (tokens, fma::ROWS, threads.min(64), fma::shared_bytes(threads, tokens))
+        } else if let Some(fp4) = &fp4 {
+            let tokens = tokens.max(32);
+            let rows = fp4::rows(threads, tokens);
+            (tokens, rows, threads, fp4::shared_bytes(fp4, rows, tokens))
         } else {
             let tokens = tokens.max(8);
             let rows = halves::rows(threads, tokens);
@@ -71,6 +80,7 @@ impl<'a> RowsProduct<'a> {
             tokens,
             shared,
             division: None,
+            fp4,
         }))
     }
 
@@ -81,12 +91,29 @@ impl<'a> RowsProduct<'a> {
 
     /// Parts of the vocabulary that the kernel uses.
     pub(super) fn parts(&self) -> &'static [Part] {
-        if self.precision == Precision::F32 { &[] } else { &[Part::Copies, Part::Halves] }
+        match self.precision {
+            Precision::F32 | Precision::Int8 => &[],
+            Precision::F16 | Precision::Bf16 => &[Part::Copies, Part::Halves],
+            Precision::Fp4 => &[Part::Copies, Part::Fp4],
+        }
     }
 
-    /// What stands in front of the kernels of its unit.
-    pub fn vocabulary(&self) -> &'static str {
-        if self.division.is_some() { wgmma_halves::VOCABULARY } else { "" }
+    /// What stands in front of the kernels of its unit, of which `check` looks at weights and `quantize`, if there is one, at activations.
+    pub fn front(&self, unit: &str) -> String {
+        let vocabulary = if self.division.is_some() { wgmma_halves::VOCABULARY } else { "" };
+        let quantize = self.fp4.as_ref().map(|layout| fp4::prelude(layout, &quantize_name(unit)));
+        format!("{vocabulary}{}{}", prelude(self, unit), quantize.unwrap_or_default())
+    }
+
+    /// How activations come to be FP4, where they have to.
+    pub fn quantizer(&self, unit: &str) -> Option<RowsQuantizer> {
+        let unit_bytes = fp4::unit_bytes(self.fp4.as_ref()?);
+        Some(RowsQuantizer {
+            function: quantize_name(unit),
+            threads: fp4::QUANTIZE_THREADS,
+            elements: fp4::UNIT,
+            bytes: unit_bytes,
+        })
     }
 
     /// The plan in words.
@@ -103,6 +130,10 @@ impl<'a> RowsProduct<'a> {
                 self.precision,
                 halves::STAGE
             ),
+            (Precision::Fp4, None) => format!(
+                "weights as they are and activations quantized to the same in units of {} k, FP4 x FP4 block-scaled mma.sync into f32",
+                fp4::UNIT
+            ),
             (Precision::F32 | Precision::Int8, None) => "weights in f32, f32 fused multiply-add".to_string(),
         };
         format!(
@@ -113,16 +144,22 @@ impl<'a> RowsProduct<'a> {
 
     /// The kernel `function`.
     pub fn emit(&self, function: &str) -> String {
-        match (self.precision, &self.division) {
-            (_, Some(division)) => wgmma_halves::emit(self, division, function),
-            (Precision::F16 | Precision::Bf16, None) => halves::emit(self, function),
-            (Precision::F32 | Precision::Int8, None) => fma::emit(self, function),
+        match (self.precision, &self.division, &self.fp4) {
+            (_, Some(division), _) => wgmma_halves::emit(self, division, function),
+            (_, None, Some(fp4)) => fp4::emit(self, fp4, function),
+            (Precision::F16 | Precision::Bf16, None, None) => halves::emit(self, function),
+            (Precision::F32 | Precision::Int8 | Precision::Fp4, None, None) => fma::emit(self, function),
         }
     }
 }
 
+/// The kernel of a unit that quantizes activations.
+fn quantize_name(unit: &str) -> String {
+    format!("{unit}_quantize")
+}
+
 /// What stands before the kernels of a unit: the parameter, the format's weights, and the kernel `UNIT_check`.
-pub fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
+fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
     let plan = product.format;
     let factor = if plan.has_scales() {
         "scale(bytes, at, e / RUN, outer)".to_string()
@@ -147,6 +184,12 @@ pub fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
             format!("gm_float(0x4b000000u | (u32)(v[j] + ({zero}))) - {}.0f", 0x80_0000 + zero)
         }
         _ => "(f32)v[j]".to_string(),
+    };
+    // Twice the largest scale of FP4 is no number.
+    let held = if product.fp4.is_some() {
+        "\n            if (type == 3 && gm_abs(w[j]) >= 0x1p127f) held = gm_float(0x7f800000u);"
+    } else {
+        ""
     };
     let bad = if plan.last_code.is_some() {
         "if (first < N && bad == AT_ONCE) bad = i + first;"
@@ -197,7 +240,7 @@ GM_KERNEL({threads}) {unit}_check({parameters}) {{
         GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {{
             f32 held = w[j];
             if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
-            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
+            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));{held}
             if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + {BEYOND});
         }}
     }}

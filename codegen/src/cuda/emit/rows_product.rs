@@ -3,6 +3,7 @@
 use super::decode;
 use super::division::Division;
 use crate::plan::FormatPlan;
+use gristmill_spec::model::Fp4;
 use gristmill_spec::vocab::Precision;
 
 /// A product over rows, resolved.
@@ -24,6 +25,8 @@ pub struct RowsProduct<'a> {
     pub shared: u32,
     /// How warpgroups use shared memory, where they multiply.
     pub(super) division: Option<Division>,
+    /// Where a block has codes and scales, where tensor cores take them as they are.
+    pub(super) fp4: Option<Fp4>,
 }
 
 /// Elements that a thread takes at once: neighbours that share a scale.

@@ -18,8 +18,8 @@ pub struct Unit {
     pub kernels: Vec<(String, CudaBudget)>,
     /// The lowest compute capability that it can be compiled for.
     pub min_cc: (u8, u8),
-    /// The one architecture that it can be compiled for, where that is so.
-    pub only_on: Option<CudaArch>,
+    /// The architectures that it can be compiled for, where those are the only ones; else none.
+    pub only_on: &'static [CudaArch],
     /// Its kernels wait for the launches in front of them, so that they may be launched before those have ended.
     pub overlaps: bool,
 }
@@ -28,7 +28,7 @@ impl Unit {
     /// What is compiled of it: machine code for those of `archs` that have its instructions, and PTX for the lowest that
     /// is not bound to one device.
     pub fn compiled_for(&self, archs: &[CudaArch]) -> crate::cuda::compile::Unit {
-        let fits = |arch: &CudaArch| self.only_on.is_none_or(|only| only == *arch);
+        let fits = |arch: &CudaArch| self.only_on.is_empty() || self.only_on.contains(arch);
         let archs: Vec<CudaArch> = archs.iter().copied().filter(fits).collect();
         crate::cuda::compile::Unit::new(&self.name, &self.text, self.min_cc, &archs)
     }
@@ -59,7 +59,7 @@ impl Units {
             parts: BTreeSet::new(),
             kernels: Vec::new(),
             min_cc,
-            only_on: None,
+            only_on: &[],
             overlaps: false,
         });
         unit.min_cc = unit.min_cc.max(min_cc);

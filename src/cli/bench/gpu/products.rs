@@ -160,7 +160,7 @@ impl Bench<'_> {
         let input = match plan.precision {
             PrecisionMode::F16 => DType::F16,
             PrecisionMode::Bf16 => DType::Bf16,
-            PrecisionMode::Int8 | PrecisionMode::F32 | PrecisionMode::Auto => DType::F32,
+            PrecisionMode::Int8 | PrecisionMode::F32 | PrecisionMode::Fp4 | PrecisionMode::Auto => DType::F32,
         };
         let request = Request::matmul(format.name, Shape::new(1, n, k)).with_input(input).on(device);
         let request = request.with_precision(plan.precision);

@@ -1,0 +1,218 @@
+// Products of FP4, and activations on their way to them. In front of this stand ELEMENTS and BYTES of a
+// block, RUN (elements that share a scale), CODES_AT and SCALES_AT (their first bytes in it), ELEMENTS_OF_A_WORD and NEXT (which elements of
+// a run its first word holds, and how far on those of the next are) and GM_E8M0 or GM_UE4M3.
+//
+// A unit is 128 elements: two steps of gm_mma_16864, sixteen words of codes and a scale for each run. Both operands hold the
+// elements of a run in the format's own order, since sums do not depend on it; only scales have to be those of the run. So the
+// words are the file's. Word v of a unit is component v / 4 of chunk v % 4, which lane t = v % 4 of a quad loads at once: components
+// x and y are its registers of the first step, z and w those of the second.
+
+// Elements of a unit, and its runs.
+enum : u32 { UNIT = 128, UNIT_RUNS = UNIT / RUN };
+// Stages of activations in shared memory: one in use, two on their way.
+enum : u32 { X_STAGES = 3 };
+
+#ifdef GM_E8M0
+typedef u32 unit_scales;
+
+// The scale for a largest magnitude, such that its power of two meets that of 6; beyond up to the next, values saturate.
+GM_DEVICE u32 scale_for(f32 most) {
+    const i32 exponent = (i32)(gm_bits(most) >> 23) - 2;
+    return (u32)gm_min(gm_max(exponent, 0), 254);
+}
+
+// Half of what it stands for: 2^(bits - 128), of which the first two are subnormal.
+GM_DEVICE f32 half_scale(u32 bits) { return bits < 2 ? gm_float(0x200000u << bits) : gm_float((bits - 1) << 23); }
+
+// The bits of a stored scale as tensor cores take them. 255 is NaN there; weights that have it were refused.
+GM_DEVICE u32 scale_bits(u32 stored) { return stored == 255 ? 0u : stored; }
+#else
+typedef u32x2 unit_scales;
+
+// The scale that makes a largest magnitude 6: e4m3 rounded half up on its fourth bit, at most 448.
+GM_DEVICE u32 scale_for(f32 most) {
+    const f32 scale = gm_min(most / 6.0f, 448.0f);
+    const i32 exponent = (i32)(gm_bits(scale) >> 23) - 120;
+    if (exponent <= 0) return gm_min((u32)(scale * 512.0f + 0.5f), 7u);
+    const u32 rounded = ((u32)exponent << 3 | (gm_bits(scale) >> 20 & 7)) + (gm_bits(scale) >> 19 & 1);
+    return rounded >= 15u << 3 ? 0x7eu : rounded;
+}
+
+// Half of what it stands for.
+GM_DEVICE f32 half_scale(u32 bits) {
+    return bits < 8 ? (f32)bits * 0x1p-10f : gm_float(((bits >> 3) + 119) << 23 | (bits & 7) << 20);
+}
+
+// The bits of a stored scale as tensor cores take them: 0x7f is NaN there and 0 in the format, which ignores the highest bit.
+GM_DEVICE u32 scale_bits(u32 stored) { return (stored & 0x7f) == 0x7f ? 0u : stored & 0x7f; }
+#endif
+
+// The code of x among E2M1 times twice `half`: the nearest value, of equally near ones the smaller.
+GM_DEVICE u32 nearest_code(f32 x, f32 half) {
+    const f32 magnitude = gm_abs(x);
+    f32 best = magnitude;
+    u32 code = 0;
+    GM_UNROLL for (u32 level = 1; level < 8; level++) {
+        // 1, 2, 3, 4, 6, 8, 12: E2M1 doubled.
+        const f32 doubled = level < 5 ? (f32)level : level == 5 ? 6.0f : level == 6 ? 8.0f : 12.0f;
+        const f32 off = gm_abs(doubled * half - magnitude);
+        if (off < best) {
+            best = off;
+            code = level;
+        }
+    }
+    return code == 0 ? 0 : code | (gm_bits(x) >> 31) << 3;
+}
+
+// Activation i as f32, from one of three types (0 f32, 1 f16, 2 bf16).
+GM_DEVICE f32 activation(const void *x, u32 type, u64 i) {
+    if (type == 0) return gm_load((const f32 *)x + i);
+    const u16 bits = gm_load((const u16 *)x + i);
+    return type == 1 ? gm_f16_to_f32(bits) : gm_bf16_to_f32(bits);
+}
+
+// `rows` rows of k activations, `src_stride` values apart, to rows of units `dst_stride` bytes apart: the codes of all units, 64 bytes
+// each, chunk after chunk, and then their scales. What is behind k is zeros. A thread makes a word; those of a run are
+// neighbours in a warp. Values that are not finite are told, and none of their run is used.
+GM_DEVICE void quantize_rows(const void *src, u32 from, u64 src_stride, u8 *dst, u64 dst_stride, u32 rows, u64 k, u64 *fault) {
+    enum : u32 { OF_A_RUN = RUN / 8 };
+    const u32 of_the_first[8] = ELEMENTS_OF_A_WORD;
+    const u64 units = (k + UNIT - 1) / UNIT, words = units * 16;
+    // Whole warps go through the loop together.
+    const u64 count = (rows * words + 31) / 32 * 32;
+    for (u64 i = (u64)gm_block() * gm_threads() + gm_thread(); i < count; i += (u64)gm_blocks() * gm_threads()) {
+        const u64 row = i / words, at = i % words;
+        const u32 word = (u32)(at % 16);
+        const u64 run = at / OF_A_RUN, first = run * RUN;
+        const bool there = row < rows && first < k;
+        f32 x[8], most = 0.0f;
+        GM_UNROLL for (u32 n = 0; n < 8; n++) {
+            const u64 element = first + of_the_first[n] + at % OF_A_RUN * NEXT;
+            x[n] = there ? activation(src, from, row * src_stride + element) : 0.0f;
+            if (!gm_is_finite(x[n])) {
+                gm_atomic_min(fault, (row * k + element) * 4);
+                x[n] = 0.0f;
+            }
+            most = gm_max(most, gm_abs(x[n]));
+        }
+        GM_UNROLL for (u32 mask = 1; mask < OF_A_RUN; mask *= 2) most = gm_max(most, gm_shfl_xor(most, mask));
+        const u32 scale = there ? scale_for(most) : 0u;
+        const f32 half = half_scale(scale);
+        u32 codes = 0;
+        GM_UNROLL for (u32 n = 0; n < 8; n++) codes |= nearest_code(x[n], half) << (4 * n);
+        if (row >= rows) continue;
+        u8 *out = dst + row * dst_stride;
+        gm_store((u32 *)(out + at / 16 * 64) + word % 4 * 4 + word / 4, codes);
+        if (at % OF_A_RUN == 0) gm_store(out + units * 64 + run, (u8)scale);
+    }
+}
+
+// The 32 bits at a byte of a row, which starts at a word.
+GM_DEVICE u32 four_bytes(const u8 *row, u32 at) {
+    const u32 *words = (const u32 *)row;
+    if (BYTES % 4 == 0 && CODES_AT % 4 == 0) return gm_load(words + at / 4);
+    // Where they are a word, both are that word.
+    const u64 low = gm_load(words + at / 4), high = gm_load(words + (at + 3) / 4);
+    return (u32)((high << 32 | low) >> (at % 4 * 8));
+}
+
+// Brings unit `unit` of some rows of weights to shared memory: a thread a chunk, and its share of the scales.
+template <u32 ROWS> GM_DEVICE void put_weights(const Rows &a, GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 first_row) {
+    for (u32 i = gm_thread(); i < ROWS * 4; i += gm_threads()) {
+        const u32 chunk = i % 4, from = unit * UNIT;
+        const u8 *row = a.blocks + gm_min(first_row + i / 4, a.n - 1) * a.row_bytes;
+        u32 w[4];
+        GM_UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 e = from + (4 * j + chunk) * 8;
+            w[j] = e < a.k ? four_bytes(row, e / ELEMENTS * BYTES + CODES_AT + e % ELEMENTS / 2) : 0u;
+        }
+        gm_shared_put(codes, (unit % 2 * ROWS * 4 + i) * 4, u32x4{w[0], w[1], w[2], w[3]});
+        GM_UNROLL for (u32 run = chunk; run < UNIT_RUNS; run += 4) {
+            const u32 e = from + run * RUN;
+            const u32 stored = e < a.k ? (u32)gm_load(row + e / ELEMENTS * BYTES + SCALES_AT + e % ELEMENTS / RUN) : 0u;
+            scales[(unit % 2 * ROWS + i / 4) * UNIT_RUNS + run] = (u8)scale_bits(stored);
+        }
+    }
+}
+
+// Starts copies of unit `unit` of some tokens. Tokens beyond the last are the last once more.
+template <u32 TOKENS> GM_DEVICE void copy_activations(const Rows &a, GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 first_token) {
+    const u32 units = (a.k + UNIT - 1) / UNIT;
+    if (unit < units) {
+        for (u32 i = gm_thread(); i < TOKENS * 4; i += gm_threads()) {
+            const u8 *row = (const u8 *)a.x + gm_min(first_token + i / 4, a.m - 1) * a.x_stride;
+            gm_copy(codes, (unit % X_STAGES * TOKENS * 4 + i) * 4, (const u32x4 *)(row + unit * 64) + i % 4);
+        }
+        for (u32 i = gm_thread(); i < TOKENS; i += gm_threads()) {
+            const u8 *row = (const u8 *)a.x + gm_min(first_token + i, a.m - 1) * a.x_stride;
+            gm_copy(scales, (unit % X_STAGES * TOKENS + i) * UNIT_RUNS, (const unit_scales *)(row + units * 64) + unit);
+        }
+    }
+    gm_copy_commit();
+}
+
+// A step of both halves of a unit.
+#ifdef GM_E8M0
+GM_DEVICE void step(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], unit_scales a_scales, u32 a_pair, unit_scales b_scales, u32 b_lane, u32 half) {
+    gm_mma_16864_e8m0(c, a, b, a_scales, a_pair, b_scales, b_lane, 2 * half);
+}
+#else
+GM_DEVICE void step(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], unit_scales a_scales, u32 a_pair, unit_scales b_scales, u32 b_lane, u32 half) {
+    gm_mma_16864_ue4m3(c, a, b, half ? a_scales.y : a_scales.x, a_pair, half ? b_scales.y : b_scales.x, b_lane, 0);
+}
+#endif
+
+// The outputs of a CUDA block: warps of 32 rows by at most 64 tokens.
+template <u32 ROWS, u32 TOKENS>
+GM_DEVICE void product(const Rows &a, GM_SHARED_ARRAY(u32) w_codes, GM_SHARED_ARRAY(u8) w_scales, GM_SHARED_ARRAY(u32) x_codes, GM_SHARED_ARRAY(u8) x_scales) {
+    enum : u32 { ACROSS = (TOKENS + 63) / 64, TILES = TOKENS / ACROSS / 8 };
+    const u32 first_row = gm_block() * ROWS, first_token = gm_block_y() * TOKENS, units = (a.k + UNIT - 1) / UNIT;
+    const u32 row = gm_warp() / ACROSS * 32, token = gm_warp() % ACROSS * (TILES * 8);
+    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    f32 sums[2][TILES][4];
+    GM_UNROLL for (u32 i = 0; i < 2; i++)
+        GM_UNROLL for (u32 j = 0; j < TILES; j++)
+            GM_UNROLL for (u32 c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
+    copy_activations<TOKENS>(a, x_codes, x_scales, 0, first_token);
+    copy_activations<TOKENS>(a, x_codes, x_scales, 1, first_token);
+    // Weights of a unit are on their way to shared memory before the unit in front of it is multiplied.
+    GM_NO_UNROLL for (u32 next = 0; next <= units; next++) {
+        if (next > 0) {
+            gm_copy_wait<1>();
+            // All see the unit, and all are through the one before, whose places are filled now.
+            gm_sync();
+            copy_activations<TOKENS>(a, x_codes, x_scales, next + 1, first_token);
+        }
+        if (next < units) put_weights<ROWS>(a, w_codes, w_scales, next, first_row);
+        if (next == 0) continue;
+        const u32 w_at = (next - 1) % 2 * ROWS + row, x_at = (next - 1) % X_STAGES * TOKENS + token;
+        u32x4 w[4];
+        GM_UNROLL for (u32 i = 0; i < 4; i++) w[i] = gm_shared_get<u32x4>(w_codes, ((w_at + 8 * i + g) * 4 + t) * 4);
+        // A lane has the scales of row 8t + g: those of the first sixteen rows are in the first two lanes of a quad.
+        const unit_scales w_scale = gm_shared_get<unit_scales>(w_scales, (w_at + 8 * t + g) * UNIT_RUNS);
+        GM_UNROLL for (u32 four = 0; four < TILES; four += 4) {
+            const unit_scales x_scale = gm_shared_get<unit_scales>(x_scales, (x_at + 8 * (four + t) + g) * UNIT_RUNS);
+            GM_UNROLL for (u32 lane = 0; lane < 4; lane++) {
+                const u32 j = four + lane;
+                const u32x4 v = gm_shared_get<u32x4>(x_codes, ((x_at + 8 * j + g) * 4 + t) * 4);
+                GM_UNROLL for (u32 i = 0; i < 2; i++) {
+                    const u32 a0[4] = {w[2 * i].x, w[2 * i + 1].x, w[2 * i].y, w[2 * i + 1].y}, b0[2] = {v.x, v.y};
+                    const u32 a1[4] = {w[2 * i].z, w[2 * i + 1].z, w[2 * i].w, w[2 * i + 1].w}, b1[2] = {v.z, v.w};
+                    step(sums[i][j], a0, b0, w_scale, i, x_scale, lane, 0);
+                    step(sums[i][j], a1, b1, w_scale, i, x_scale, lane, 1);
+                }
+            }
+        }
+    }
+    GM_UNROLL for (u32 i = 0; i < 4; i++) {
+        const u32 r = first_row + row + 8 * i + g;
+        const f32 bias = a.bias == nullptr || r >= a.n ? 0.0f : gm_load(a.bias + r);
+        GM_UNROLL for (u32 j = 0; j < TILES; j++) {
+            GM_UNROLL for (u32 c = 0; c < 2; c++) {
+                const u32 to = first_token + token + 8 * j + 2 * t + c;
+                const f32 v = sums[i / 2][j][i % 2 * 2 + c];
+                if (r < a.n && to < a.m) gm_store(a.y + (u64)to * a.n + r, a.bias == nullptr ? v : v + bias);
+            }
+        }
+    }
+}

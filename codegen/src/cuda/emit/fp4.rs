@@ -1,0 +1,77 @@
+//! `mma_fp4`: many tokens. Weights that are FP4 with a scale for each run go to tensor cores as they are in the file; activations
+//! are quantized to the same, by the rule of `nearest-level`.
+
+use super::parameters::parameters;
+use super::rows_product::RowsProduct;
+use gristmill_spec::model::{Fp4, Scalar};
+use gristmill_spec::vocab::CudaAbi;
+
+/// What stands in front of the kernels.
+const VOCABULARY: &str = include_str!("../../../cuda/fp4.h");
+
+/// Elements that are staged at once.
+pub const UNIT: u32 = 128;
+
+/// Stages in shared memory, of weights and of activations.
+const STAGES: (u32, u32) = (2, 3);
+
+/// Threads of a CUDA block of the kernel that quantizes activations.
+pub const QUANTIZE_THREADS: u32 = 256;
+
+/// Bytes of a unit: codes and scales.
+pub fn unit_bytes(fp4: &Fp4) -> u32 {
+    UNIT / 2 + UNIT / fp4.run
+}
+
+/// Rows that a CUDA block does: 32 for each warp of those that do not share rows.
+pub fn rows(threads: u32, tokens: u32) -> u32 {
+    threads / 32 / tokens.div_ceil(64) * 32
+}
+
+/// Shared memory of a CUDA block.
+pub fn shared_bytes(fp4: &Fp4, rows: u32, tokens: u32) -> u32 {
+    (STAGES.0 * rows + STAGES.1 * tokens) * unit_bytes(fp4)
+}
+
+/// The kernel `QUANTIZE`, and what the products of the unit share with it.
+pub fn prelude(fp4: &Fp4, quantize: &str) -> String {
+    let Fp4 { scale, codes, scales, elements, next, .. } = fp4;
+    let scale = if *scale == Scalar::E8m0Half { "GM_E8M0" } else { "GM_UE4M3" };
+    let elements: Vec<String> = elements.iter().map(ToString::to_string).collect();
+    let takes = parameters(&CudaAbi::CONVERT);
+    format!(
+        "#define {scale}
+#define ELEMENTS_OF_A_WORD {{{elements}}}
+enum : u32 {{ CODES_AT = {codes}, SCALES_AT = {scales}, NEXT = {next} }};
+
+{VOCABULARY}
+GM_KERNEL({QUANTIZE_THREADS}) {quantize}({takes}) {{
+    quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
+    (void)to;
+}}
+GM_EXPORT({quantize})
+
+",
+        elements = elements.join(", "),
+    )
+}
+
+/// The kernel.
+pub fn emit(plan: &RowsProduct<'_>, fp4: &Fp4, function: &str) -> String {
+    let RowsProduct { threads, rows, tokens, .. } = *plan;
+    let (of_rows, of_tokens) = STAGES;
+    format!(
+        "GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
+    GM_SHARED(u32, w_codes, {of_rows} * {rows} * {words});
+    GM_SHARED(u8, w_scales, {of_rows} * {rows} * {runs});
+    GM_SHARED(u32, x_codes, {of_tokens} * {tokens} * {words});
+    GM_SHARED(u8, x_scales, {of_tokens} * {tokens} * {runs});
+    product<{rows}, {tokens}>(a, w_codes, w_scales, x_codes, x_scales);
+}}
+GM_EXPORT({function})
+
+",
+        words = UNIT / 8,
+        runs = UNIT / fp4.run,
+    )
+}
