@@ -107,45 +107,55 @@ GM_DEVICE void quantize_rows(const void *src, u32 from, u64 src_stride, u8 *dst,
     }
 }
 
-// The 32 bits at a byte of a row, which starts at a word.
-GM_DEVICE u32 four_bytes(const u8 *row, u32 at) {
-    const u32 *words = (const u32 *)row;
+// Bytes of a unit of weights.
+enum : u32 { UNIT_BYTES = UNIT / ELEMENTS * BYTES };
+
+// The 32 bits at byte `at` behind `from`, which is a word.
+GM_DEVICE u32 four_bytes(const u8 *from, u32 at) {
+    const u32 *words = (const u32 *)from;
     if (BYTES % 4 == 0 && CODES_AT % 4 == 0) return gm_load(words + at / 4);
     // Where they are a word, both are that word.
     const u64 low = gm_load(words + at / 4), high = gm_load(words + (at + 3) / 4);
     return (u32)((high << 32 | low) >> (at % 4 * 8));
 }
 
-// Brings unit `unit` of some rows of weights to shared memory: a thread a chunk, and its share of the scales.
-template <u32 ROWS> GM_DEVICE void put_weights(const Rows &a, GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 first_row) {
-    for (u32 i = gm_thread(); i < ROWS * 4; i += gm_threads()) {
-        const u32 chunk = i % 4, from = unit * UNIT;
-        const u8 *row = a.blocks + gm_min(first_row + i / 4, a.n - 1) * a.row_bytes;
+// Brings unit `unit` of the weights to shared memory: a thread chunks of the same number of some rows, and its share of their scales.
+template <u32 ROWS, u32 THREADS, u32 COUNT>
+GM_DEVICE void put_weights(const u8 *const (&rows)[COUNT], GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 k) {
+    // Of a format whose units are words, nothing but these is added to addresses.
+    enum : bool { WORDS = UNIT_BYTES % 4 == 0 };
+    enum : u32 { OF_A_BLOCK = ELEMENTS / 8, RUNS_OF_A_BLOCK = ELEMENTS / RUN };
+    const u32 chunk = gm_thread() % 4, left = k - unit * UNIT, first = WORDS ? 0 : unit * UNIT_BYTES;
+    GM_UNROLL for (u32 n = 0; n < COUNT; n++) {
+        const u32 i = gm_thread() + n * THREADS;
+        const u8 *from = rows[n] + (WORDS ? unit * UNIT_BYTES : 0);
         u32 w[4];
         GM_UNROLL for (u32 j = 0; j < 4; j++) {
-            const u32 e = from + (4 * j + chunk) * 8;
-            w[j] = e < a.k ? four_bytes(row, e / ELEMENTS * BYTES + CODES_AT + e % ELEMENTS / 2) : 0u;
+            const u32 word = 4 * j + chunk, at = word / OF_A_BLOCK * BYTES + CODES_AT + word % OF_A_BLOCK * 4;
+            w[j] = word * 8 < left ? four_bytes(from, first + at) : 0u;
         }
         gm_shared_put(codes, (unit % 2 * ROWS * 4 + i) * 4, u32x4{w[0], w[1], w[2], w[3]});
-        GM_UNROLL for (u32 run = chunk; run < UNIT_RUNS; run += 4) {
-            const u32 e = from + run * RUN;
-            const u32 stored = e < a.k ? (u32)gm_load(row + e / ELEMENTS * BYTES + SCALES_AT + e % ELEMENTS / RUN) : 0u;
+        GM_UNROLL for (u32 j = 0; j < UNIT_RUNS; j += 4) {
+            const u32 run = j + chunk, at = run / RUNS_OF_A_BLOCK * BYTES + SCALES_AT + run % RUNS_OF_A_BLOCK;
+            const u32 stored = run * RUN < left ? (u32)gm_load(from + first + at) : 0u;
             scales[(unit % 2 * ROWS + i / 4) * UNIT_RUNS + run] = (u8)scale_bits(stored);
         }
     }
 }
 
-// Starts copies of unit `unit` of some tokens. Tokens beyond the last are the last once more.
-template <u32 TOKENS> GM_DEVICE void copy_activations(const Rows &a, GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 first_token) {
-    const u32 units = (a.k + UNIT - 1) / UNIT;
+// Starts copies of unit `unit` of the activations: a thread chunks of the same number of some tokens, `rows`, and all scales of others.
+template <u32 TOKENS, u32 THREADS, u32 COUNT, u32 SCALES>
+GM_DEVICE void copy_activations(const u8 *const (&rows)[COUNT], const u8 *const (&of_scales)[SCALES], GM_SHARED_ARRAY(u32) codes, GM_SHARED_ARRAY(u8) scales, u32 unit, u32 units) {
     if (unit < units) {
-        for (u32 i = gm_thread(); i < TOKENS * 4; i += gm_threads()) {
-            const u8 *row = (const u8 *)a.x + gm_min(first_token + i / 4, a.m - 1) * a.x_stride;
-            gm_copy(codes, (unit % X_STAGES * TOKENS * 4 + i) * 4, (const u32x4 *)(row + unit * 64) + i % 4);
+        GM_UNROLL for (u32 n = 0; n < COUNT; n++) {
+            const u32 i = gm_thread() + n * THREADS;
+            if (TOKENS * 4 % THREADS == 0 || i < TOKENS * 4)
+                gm_copy(codes, (unit % X_STAGES * TOKENS * 4 + i) * 4, (const u32x4 *)rows[n] + unit * 4);
         }
-        for (u32 i = gm_thread(); i < TOKENS; i += gm_threads()) {
-            const u8 *row = (const u8 *)a.x + gm_min(first_token + i, a.m - 1) * a.x_stride;
-            gm_copy(scales, (unit % X_STAGES * TOKENS + i) * UNIT_RUNS, (const unit_scales *)(row + units * 64) + unit);
+        GM_UNROLL for (u32 n = 0; n < SCALES; n++) {
+            const u32 i = gm_thread() + n * THREADS;
+            if (TOKENS % THREADS == 0 || i < TOKENS)
+                gm_copy(scales, (unit % X_STAGES * TOKENS + i) * UNIT_RUNS, (const unit_scales *)of_scales[n] + unit);
         }
     }
     gm_copy_commit();
@@ -163,27 +173,35 @@ GM_DEVICE void step(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], unit_scal
 #endif
 
 // The outputs of a CUDA block: warps of 32 rows by at most 64 tokens.
-template <u32 ROWS, u32 TOKENS>
+template <u32 ROWS, u32 TOKENS, u32 THREADS>
 GM_DEVICE void product(const Rows &a, GM_SHARED_ARRAY(u32) w_codes, GM_SHARED_ARRAY(u8) w_scales, GM_SHARED_ARRAY(u32) x_codes, GM_SHARED_ARRAY(u8) x_scales) {
     enum : u32 { ACROSS = (TOKENS + 63) / 64, TILES = TOKENS / ACROSS / 8 };
     const u32 first_row = gm_block() * ROWS, first_token = gm_block_y() * TOKENS, units = (a.k + UNIT - 1) / UNIT;
     const u32 row = gm_warp() / ACROSS * 32, token = gm_warp() % ACROSS * (TILES * 8);
     const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    // What the thread brings to shared memory, unit by unit. Rows and tokens beyond the last are the last once more.
+    const u8 *w_rows[ROWS * 4 / THREADS], *x_rows[(TOKENS * 4 + THREADS - 1) / THREADS], *x_scale_rows[(TOKENS + THREADS - 1) / THREADS];
+    GM_UNROLL for (u32 n = 0; n < ROWS * 4 / THREADS; n++)
+        w_rows[n] = a.blocks + gm_min(first_row + (gm_thread() + n * THREADS) / 4, a.n - 1) * a.row_bytes;
+    GM_UNROLL for (u32 n = 0; n < (TOKENS * 4 + THREADS - 1) / THREADS; n++)
+        x_rows[n] = (const u8 *)a.x + gm_min(first_token + (gm_thread() + n * THREADS) / 4, a.m - 1) * a.x_stride + gm_thread() % 4 * 16;
+    GM_UNROLL for (u32 n = 0; n < (TOKENS + THREADS - 1) / THREADS; n++)
+        x_scale_rows[n] = (const u8 *)a.x + gm_min(first_token + gm_thread() + n * THREADS, a.m - 1) * a.x_stride + units * 64;
     f32 sums[2][TILES][4];
     GM_UNROLL for (u32 i = 0; i < 2; i++)
         GM_UNROLL for (u32 j = 0; j < TILES; j++)
             GM_UNROLL for (u32 c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
-    copy_activations<TOKENS>(a, x_codes, x_scales, 0, first_token);
-    copy_activations<TOKENS>(a, x_codes, x_scales, 1, first_token);
+    copy_activations<TOKENS, THREADS>(x_rows, x_scale_rows, x_codes, x_scales, 0, units);
+    copy_activations<TOKENS, THREADS>(x_rows, x_scale_rows, x_codes, x_scales, 1, units);
     // Weights of a unit are on their way to shared memory before the unit in front of it is multiplied.
     GM_NO_UNROLL for (u32 next = 0; next <= units; next++) {
         if (next > 0) {
             gm_copy_wait<1>();
             // All see the unit, and all are through the one before, whose places are filled now.
             gm_sync();
-            copy_activations<TOKENS>(a, x_codes, x_scales, next + 1, first_token);
+            copy_activations<TOKENS, THREADS>(x_rows, x_scale_rows, x_codes, x_scales, next + 1, units);
         }
-        if (next < units) put_weights<ROWS>(a, w_codes, w_scales, next, first_row);
+        if (next < units) put_weights<ROWS, THREADS>(w_rows, w_codes, w_scales, next, a.k);
         if (next == 0) continue;
         const u32 w_at = (next - 1) % 2 * ROWS + row, x_at = (next - 1) % X_STAGES * TOKENS + token;
         u32x4 w[4];

@@ -405,7 +405,7 @@ fn mistakes_show() {
         ("            gm_copy_wait<1>();\n", ""),
         ("            gm_sync();\n", ""),
         ("if (next < units)", "if (next + 1 < units)"),
-        ("e < a.k ? four_bytes", "true ? four_bytes"),
+        ("word * 8 < left ? four_bytes", "true ? four_bytes"),
         ("v + bias", "v - bias"),
         ("for (u32 mask = 1; mask < OF_A_RUN", "for (u32 mask = 2; mask < OF_A_RUN"),
     ];

@@ -63,6 +63,19 @@ impl PrecisionMode {
     }
 }
 
+/// The mode that asks for this.
+impl From<Precision> for PrecisionMode {
+    fn from(precision: Precision) -> PrecisionMode {
+        match precision {
+            Precision::Int8 => PrecisionMode::Int8,
+            Precision::F32 => PrecisionMode::F32,
+            Precision::F16 => PrecisionMode::F16,
+            Precision::Bf16 => PrecisionMode::Bf16,
+            Precision::Fp4 => PrecisionMode::Fp4,
+        }
+    }
+}
+
 impl std::fmt::Display for PrecisionMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())

@@ -44,7 +44,8 @@ pub fn tune(
                     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
                     let request = Request::matmul(format.name, shape).on(device);
                     // Whoever asks for one precision finds its kernels in the same order.
-                    let request = request.with_precision(PrecisionMode::Auto);
+                    let precision = entry.precision().map_or(PrecisionMode::Auto, PrecisionMode::from);
+                    let request = request.with_precision(precision);
                     let prepared = REGISTRY.prepare_for(&request, CpuProfile::detect(), &only)?;
                     // Not for this device, or not for these numbers of tokens.
                     let Ok(matmul) = Matmul::new(&prepared.decide(shape)) else { continue };

@@ -153,7 +153,8 @@ pub fn on(entry: &Entry, device: Device) -> Device {
 pub fn prepared(kernel: Kernel, quantizer: Option<&str>, input: DType) -> Result<Prepared, CliError> {
     let Kernel { entry, device, .. } = kernel;
     let format = super::super::list::name_of(entry);
-    let (op, shape, precision) = (entry.op, Shape::new(1, 1, 1), PrecisionMode::Auto);
+    let (op, shape) = (entry.op, Shape::new(1, 1, 1));
+    let precision = entry.precision().map_or(PrecisionMode::Auto, PrecisionMode::from);
     let request =
         Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
     let only = Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };

@@ -66,7 +66,7 @@ pub fn emit(plan: &RowsProduct<'_>, fp4: &Fp4, function: &str) -> String {
     GM_SHARED(u8, w_scales, {of_rows} * {rows} * {runs});
     GM_SHARED(u32, x_codes, {of_tokens} * {tokens} * {words});
     GM_SHARED(u8, x_scales, {of_tokens} * {tokens} * {runs});
-    product<{rows}, {tokens}>(a, w_codes, w_scales, x_codes, x_scales);
+    product<{rows}, {tokens}, {threads}>(a, w_codes, w_scales, x_codes, x_scales);
 }}
 GM_EXPORT({function})
 
