@@ -53,6 +53,14 @@ impl Tokens {
         // What converters leave out, llama.cpp takes from the kind.
         let usual = spm || matches!(keys.text("pre")?, Some("llama-bpe" | "llama3" | "llama-v3"));
         let add_bos = keys.value("add_bos_token").and_then(|value| value.as_bool()).unwrap_or(usual);
+        // A text that has ended can't be continued: llama.cpp refuses such models there, too.
+        if keys.value("add_eos_token").and_then(|value| value.as_bool()) == Some(true) {
+            return Err(Error::Tokenizer(
+                "`tokenizer.ggml.add_eos_token` ends every text, and this decoder continues texts; an encoder's \
+                 file needs a program for encoders"
+                    .to_owned(),
+            ));
+        }
         let bos = keys.number("bos_token_id");
         let mut ends: Vec<u32> = ["eos_token_id", "eot_token_id", "eom_token_id"]
             .iter()

@@ -205,6 +205,8 @@ fn text_goes_in_and_comes_out() {
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
     assert!(printed(&["run", path, "--plan"]).contains("token_embd.weight (head)"));
+    let both = decoder(&["run", path, "--plan", "--receipt", path]);
+    assert!(String::from_utf8_lossy(&both.stderr).contains("cannot be used with"), "nothing runs by a plan");
     // 4096 positions of two heads of 64 in two layers, keys and values.
     let two = &two_layers(folder.path());
     for (cache, mebibytes) in [("f16", "4.0"), ("q8_0", "2.1")] {
@@ -258,6 +260,10 @@ fn what_is_declared_and_not_done_is_refused_by_name() {
         for (key, value) in [("general.type", Value::String("adapter")), ("split.count", Value::U16(2))] {
             refused(&["run", &declaring(path, key, value), "--tokens", "5"], key);
         }
+        let ended = declaring(path, "tokenizer.ggml.add_eos_token", Value::Bool(true));
+        refused(&["run", &ended, "-p", "a", "-n", "1"], "`tokenizer.ggml.add_eos_token` ends every text");
+        let open = declaring(path, "tokenizer.ggml.add_eos_token", Value::Bool(false));
+        assert_eq!(tokens(&open), before);
         // What files of these architectures have, and what others may say.
         for (key, value) in [
             ("general.type", Value::String("model")),

@@ -35,7 +35,7 @@ pub struct Run {
     #[arg(long)]
     receipt: Option<PathBuf>,
     /// Prints what would run and how much memory it takes, and loads nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "receipt")]
     plan: bool,
 }
 
