@@ -36,7 +36,12 @@ const STAGES: &[Mistake] = &[
         "",
         "no barrier lies between|nobody waited for|never wrote",
     ),
-    ("a stage too few waited for", "gm_copy_wait<2>", "gm_copy_wait<3>", "nobody waited for"),
+    (
+        "a stage too few waited for",
+        "gm_copy_wait<Tile::AHEAD>",
+        "gm_copy_wait<Tile::AHEAD + 1>",
+        "nobody waited for",
+    ),
     (
         "a stage that is not there yet",
         "gm_barrier_wait(full, place, phase);",
@@ -58,20 +63,20 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "an arrival too many to wait for",
-        "gm_barrier_init(full, i, 4)",
-        "gm_barrier_init(full, i, 5)",
+        "gm_barrier_init(full, i, BRINGING)",
+        "gm_barrier_init(full, i, BRINGING + 1)",
         "can't go on",
     ),
     (
         "an arrival too few to wait for",
-        "gm_barrier_init(full, i, 4)",
-        "gm_barrier_init(full, i, 3)",
+        "gm_barrier_init(full, i, BRINGING)",
+        "gm_barrier_init(full, i, BRINGING - 1)",
         "no barrier lies between|more than the|never written|no gm_fence_proxy|nobody waited for",
     ),
     (
         "an arrival too few to write",
-        "gm_barrier_init(empty, i, 8)",
-        "gm_barrier_init(empty, i, 7)",
+        "gm_barrier_init(empty, i, MULTIPLYING)",
+        "gm_barrier_init(empty, i, MULTIPLYING - 1)",
         "no barrier lies between|more than the|hasn't waited for",
     ),
     (
@@ -98,27 +103,17 @@ const STAGES: &[Mistake] = &[
 
 /// Mistakes with what is multiplied, and where it goes.
 const VALUES: &[Mistake] = &[
-    ("the other rows", "step * 4096 + group * 1024", "step * 4096 + (1 - group) * 1024", ""),
-    (
-        "core matrices of rows that overlap",
-        "128 * 16, 128);\n        const u64 x",
-        "128 * 16, 64);\n        const u64 x",
-        "",
-    ),
-    (
-        "core matrices of tokens that overlap",
-        "128 * 16, 128);\n        gm_wgmma",
-        "128 * 16, 64);\n        gm_wgmma",
-        "",
-    ),
+    ("the other rows", "16) + group * 1024", "16) + (1 - group) * 1024", ""),
+    ("core matrices of rows that overlap", "Tile::ROWS * 16, 128)", "Tile::ROWS * 16, 64)", ""),
+    ("core matrices of tokens that overlap", "Tile::TOKENS * 16, 128)", "Tile::TOKENS * 16, 64)", ""),
     (
         "another k",
-        "128 * 16, 128);\n        gm_wgmma",
-        "128 * 32, 128);\n        gm_wgmma",
+        "Tile::TOKENS * 16, 128)",
+        "Tile::TOKENS * 32, 128)",
         "|goes beyond|never written|no barrier lies|nobody waited",
     ),
-    ("operands exchanged", "(sums, w, x)", "(sums, x, w)", "|no barrier lies"),
-    ("the next eight of a row", "((half * 4 + i) * 128", "((half * 4 + (i ^ 1)) * 128", ""),
+    ("operands exchanged", "Tile::multiply(sums, w, x)", "Tile::multiply(sums, x, w)", "|no barrier lies"),
+    ("the next eight of a row", "((half * 4 + i) * Tile::ROWS", "((half * 4 + (i ^ 1)) * Tile::ROWS", ""),
     ("a quarter of a stage", "x[i] + half)", "x[i] + half / 2)", ""),
     (
         "another token's activations",
@@ -126,12 +121,12 @@ const VALUES: &[Mistake] = &[
         "(const u32x4 *)x[i ^ 1])",
         "|not inside|never written",
     ),
-    ("activations that go on too far", "x[i] += 64", "x[i] += 32", ""),
-    ("weights of the first stage", "stage * 64 + half * 32, a.k", "half * 32, a.k", ""),
+    ("activations that go on too far", "x[i] += Tile::STAGE", "x[i] += Tile::STAGE / 2", ""),
+    ("weights of the first stage", "e = stage * Tile::STAGE + half * 32", "e = half * 32", ""),
     (
         "the block before",
-        "const u32 unit = stage, at",
-        "const u32 unit = stage / 2 * 2, at",
+        "const u32 unit = raw_unit<Tile>(stage), row",
+        "const u32 unit = raw_unit<Tile>(stage) / 2 * 2, row",
         "|nobody waited for|never wrote",
     ),
     ("another row's blocks", "a.blocks + row * a.row_bytes", "a.blocks + row / 2 * a.row_bytes", ""),
@@ -151,17 +146,20 @@ const VALUES: &[Mistake] = &[
     ),
 ];
 
-/// The kernel with a place of its own text changed, which stands there once.
+/// What the kernels share.
+const HEADER: &str = include_str!("../../codegen/cuda/wgmma_halves.h");
+
+/// The kernel with a place of its own text or of the header changed, which stands there once.
 fn wrong(kernel: &Kernel, (name, from, to, _): &Mistake) -> Kernel {
     let (text, function) = (text_of(&kernel.listed.unit), kernel.function());
     let find = |what: &str| text.find(what).unwrap_or_else(|| panic!("`{what}` stands in the unit"));
-    let (begin, end) =
-        (find(&format!("GM_DEVICE void {function}_round")), find(&format!("GM_EXPORT({function})")));
+    let (begin, end) = (find(&format!("struct {function}_tile")), find(&format!("GM_EXPORT({function})")));
     let own = &text[begin..end];
-    assert_eq!(own.matches(from).count(), 1, "{name}: `{from}` stands once in {function}");
+    let places = own.matches(from).count() + HEADER.matches(from).count();
+    assert_eq!(places, 1, "{name}: `{from}` stands once for {function}");
     // Without the unit's other kernels.
-    let front = &text[..find("#ifndef GM_EMULATOR\n// d += a * b")];
-    let text = format!("{front}template <class Bytes>\n{}GM_EXPORT({function})\n", own.replace(from, to));
+    let front = text[..find("#ifndef GM_EMULATOR\n// d += a * b")].replace(HEADER, &HEADER.replace(from, to));
+    let text = format!("{front}{}GM_EXPORT({function})\n", own.replace(from, to));
     Kernel { listed: kernel.listed, unit: Arc::new(Unit::new(&kernel.listed.unit, &text)) }
 }
 

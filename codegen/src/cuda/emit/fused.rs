@@ -4,13 +4,12 @@
 //! its first weights are on their way. So that this is done a few times a multiprocessor and not for every panel, a CUDA
 //! block has several panels beside each other, and more of them one after the other.
 
-use super::activations::{shared_bytes, statements};
+use super::activations::{Statements, Target, shared_bytes, statements};
 use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
 use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
-use super::quantized::{Rows, Statements};
 use super::terms::{Parts, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;
@@ -79,13 +78,17 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     let Some(room) = plan.fused else { return String::new() };
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
     let (unit, multiple) = (plan.format.unit, plan.pack.multiple);
-    let rows = Rows::Shared {
+    let target = Target::Shared {
         unit: if unit == 0 { (0, multiple) } else { (unit, unit.next_multiple_of(multiple)) },
         capacity: [room.values, room.scales, room.sums],
         sums: needs_sums(plan.format),
         threads,
     };
-    let Statements { declare, body, meets } = statements(plan.format.activations, &rows);
+    let Statements { declare, call, meets } = statements(plan.format.activations, &target);
+    let quantize = match plan.format.activations.block {
+        Some(_) => format!("{call};"),
+        None => format!("if (!{call}) return;"),
+    };
     let array = |ty: &str, name: &str, count: u32| format!("GM_SHARED({ty}, {name}, {count});\n    ");
     let mut shared = array("i8", "x_values", tokens * room.values);
     shared += &array("f32", "x_scales", tokens * room.scales);
@@ -103,12 +106,12 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     let meet = if meets { "" } else { "gm_sync();\n    " };
     let meet_at_last = if tokens == 1 { meet } else { "" };
     let of_token = if tokens == 1 {
-        format!("{{\n    const u32 t = 0;\n    const u64 row = first_token;\n    {body}\n    }}")
+        format!("{{\n    const u32 t = 0;\n    const u64 row = first_token;\n    {quantize}\n    }}")
     } else {
         format!(
             "for (u32 t = 0; t < tokens; t++) {{
     const u64 row = first_token + t;
-    {body}
+    {quantize}
     {meet}}}"
         )
     };

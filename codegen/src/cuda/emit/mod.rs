@@ -33,7 +33,6 @@ mod parameters;
 mod pipelined;
 mod product;
 mod prologue;
-mod quantized;
 mod rows;
 mod rows_product;
 mod search;
@@ -147,7 +146,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
         units.add(&unit, variant.min_cc, std::slice::from_ref(&function), variant.budget, text).overlaps =
             overlaps;
         let shape = of_whole_blocks(variant.shape, format.block.unwrap_or(1));
-        let launch = Launch::Activations { op: kernel.op, function, threads: quantized::THREADS };
+        let launch = Launch::Activations { op: kernel.op, function, threads: activations::THREADS };
         let words = "a CUDA block for each row".to_string();
         let plan = CudaPlan { overlaps, ..planned(variant, words, launch) };
         listed.push(CudaListed::new(of_variant, (index, &format.name), None, &unit, shape, plan));

@@ -1,4 +1,4 @@
-//! What kernels take, printed from the table of calls.
+//! What kernels take, printed from the table of calls, and what headers take of a unit.
 
 use gristmill_spec::vocab::{CudaAbi, CudaFault};
 
@@ -13,6 +13,17 @@ const _: () = assert!(CudaFault::NonFinite as u8 == 0);
 /// The parameters of a kernel that takes several.
 pub(super) fn parameters(abi: &CudaAbi) -> String {
     abi.declarations.join(", ")
+}
+
+/// The same as a macro, for a kernel that stands in a header.
+pub(super) fn define(name: &str, abi: &CudaAbi) -> String {
+    format!("#define {name} {}\n", parameters(abi))
+}
+
+/// Numbers that a header takes of the unit, and in it constants of the compiler.
+pub(super) fn enumerators(numbers: &[(&str, u32)]) -> String {
+    let each: Vec<String> = numbers.iter().map(|(name, number)| format!("{name} = {number}")).collect();
+    format!("enum : u32 {{ {} }};\n", each.join(", "))
 }
 
 /// The struct `name`, with the fields `inner` where the table leaves room for them.

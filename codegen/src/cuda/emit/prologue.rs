@@ -3,9 +3,8 @@
 //! A row is copied once, to memory that the block alone reads and writes until it is done, so that it stays in the caches. What the
 //! steps compute stands in `prologue.h`.
 
-use super::activations;
+use super::activations::{self, Statements, THREADS, Target};
 use super::parameters::parameters;
-use super::quantized::{Rows, Statements, THREADS};
 use gristmill_spec::model::Activations;
 use gristmill_spec::vocab::{CudaAbi, GateFunction, PrologueStep};
 
@@ -14,7 +13,7 @@ const STEPS: &str = include_str!("../../../cuda/prologue.h");
 
 /// The unit of an activation format: one kernel.
 pub fn emit(format: &Activations, function: &str) -> String {
-    let Statements { declare, body, .. } = activations::statements(format, &Rows::Memory);
+    let Statements { declare, call, .. } = activations::statements(format, &Target::Memory);
     let takes = parameters(&CudaAbi::PROLOGUE);
     let steps: String = format.prologue.iter().map(|step| one(*step)).collect();
     format!(
@@ -43,7 +42,7 @@ GM_DEVICE void refuse(f32 *row, u32 k) {{
     {{
         const f32 *const x = rows;
         const u32 type = 0;
-        {body}
+        {call};
     }}
 }}
 GM_EXPORT({function})
