@@ -33,6 +33,7 @@ mod options;
 pub mod plan;
 mod print;
 mod refusal;
+mod text;
 
 pub use builder::Builder;
 pub use error::Error;

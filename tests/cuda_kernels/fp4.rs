@@ -216,7 +216,8 @@ fn beyond_the_bound(product: &Product, x: &[f64], y: &[f32]) -> Option<String> {
         let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
         let away = (f64::from(*found) - sum - bias).abs();
         // NaN is far from everything.
-        (away.is_nan() || away > bound).then(|| format!("y[{token}, {row}] is {found:e}, {away:e} away of {bound:e}"))
+        (away.is_nan() || away > bound)
+            .then(|| format!("y[{token}, {row}] is {found:e}, {away:e} away of {bound:e}"))
     })
 }
 

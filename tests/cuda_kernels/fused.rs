@@ -303,7 +303,7 @@ fn mistakes_in_products_that_quantize_show() {
         ("sums of half the lanes", "mask < unit / EACH", "mask < unit / EACH / 2", ""),
         ("another super-block's scale", "block * 256 / 256", "(block ^ 1) * 256 / 256", ""),
         ("another run's sum", "+ unit];", "+ (unit ^ 1)];", ""),
-        ("no barrier behind the sums", "            gm_sync();\n        }\n", "        }\n", "no barrier"),
+        ("no barrier behind the sums", "        gm_sync();\n    }\n", "    }\n", "no barrier"),
         ("another side's terms", "side * groups + i", "i", ""),
     ];
     let scaled: &[Mistake] = &[

@@ -4,6 +4,7 @@ use super::header;
 use super::unit::{Unit, units};
 use crate::Error;
 use crate::plan::features;
+use crate::text::joined;
 use gristmill_spec::model::{C_HEADER, SpecSet};
 use gristmill_spec::vocab::Arch;
 use gristmill_spec::{Diagnostic, shipped_dir};
@@ -269,6 +270,6 @@ fn options(unit: &Unit<'_>) -> Vec<String> {
     match unit.variant.isa.arch() {
         Arch::Any => Vec::new(),
         Arch::X86 => words.map(str::to_owned).collect(),
-        Arch::Aarch64 => vec![format!("-march=armv8-a+{}", words.collect::<Vec<_>>().join("+"))],
+        Arch::Aarch64 => vec![format!("-march=armv8-a+{}", joined(words, "+"))],
     }
 }

@@ -1,5 +1,6 @@
 //! The calls of the vocabulary in C.
 
+use crate::text::joined;
 use gristmill_spec::model::C_HEADER;
 use gristmill_spec::vocab::{Abi, AbiStruct, CFault, DType, GateFunction, Op};
 use std::fmt::Write;
@@ -41,7 +42,7 @@ pub(super) fn parameters(abi: &Abi) -> String {
         // A test holds that there is none.
         None => format!("#error \"{ty}\" {name}"),
     });
-    declared.collect::<Vec<_>>().join(", ")
+    joined(declared, ", ")
 }
 
 /// What a function in C returns.

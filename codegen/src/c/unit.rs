@@ -3,6 +3,7 @@
 use super::header::{parameters, returned, type_name};
 use crate::emit::{kernel_name, serving};
 use crate::hash::hash;
+use crate::text::joined;
 use gristmill_spec::model::{C_HEADER, CBody, CpuBody, CpuVariant, SpecSet};
 use gristmill_spec::vocab::{Abi, Op, Serves};
 use std::fmt::Write;
@@ -96,18 +97,18 @@ impl Unit<'_> {
 /// The Rust function `symbol`, which calls the one of a unit.
 pub(crate) fn foreign(abi: &Abi, body: &CBody, symbol: &str, cfg: &str) -> String {
     let parameters = abi.parameters.iter().map(|(name, ty)| format!("{name}: {ty}"));
-    let parameters = parameters.collect::<Vec<_>>().join(", ");
+    let parameters = joined(parameters, ", ");
     let outside = abi.parameters.iter().map(|(name, ty)| match ty.trim_start_matches('&').trim_start() {
         "DType" => format!("{name}: u32"),
         pointed if pointed.len() < ty.len() => format!("{name}: *const {pointed}"),
         ty => format!("{name}: {ty}"),
     });
-    let outside = outside.collect::<Vec<_>>().join(", ");
+    let outside = joined(outside, ", ");
     let arguments = abi.parameters.iter().map(|(name, ty)| match *ty {
         "DType" => format!("{name} as u32"),
         _ => (*name).to_owned(),
     });
-    let call = format!("unsafe {{ body({}) }}", arguments.collect::<Vec<_>>().join(", "));
+    let call = format!("unsafe {{ body({}) }}", joined(arguments, ", "));
     let (output, word, call) = match abi.output {
         Some(output) => (format!(" -> {output}"), " -> u64", format!("Fault::from_c({call})")),
         None => (String::new(), "", format!("{call};")),

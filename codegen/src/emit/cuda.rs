@@ -4,10 +4,11 @@ use super::listed::Listed;
 use crate::Error;
 use crate::cuda::compile::Usage;
 use crate::cuda::{
-    CONVERT, CudaListed, EXPERTS, Launch, RowsQuantizer, Split, Step, convert_launch, experts_launch,
+    CONVERT, CudaListed, EXPERTS, Launch, RowsQuantizer, Step, convert_launch, experts_launch,
 };
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
+use crate::text::joined;
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::{CudaArch, DType, DeviceKind};
 use std::collections::BTreeSet;
@@ -38,7 +39,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     };
     let held: BTreeSet<&str> = files.iter().map(|file| file.unit.as_str()).collect();
     for unit in emitted.units.iter().filter(|unit| held.contains(unit.name.as_str())) {
-        let each: Vec<String> = files
+        let each = files
             .iter()
             .filter(|file| file.unit == unit.name)
             .map(|file| {
@@ -52,9 +53,9 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
                     file.size,
                     file.path.display().to_string()
                 )
-            })
-            .collect();
-        let _ = writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), each.join(", "));
+            });
+        let _ =
+            writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), joined(each, ", "));
     }
     if !out.text.is_empty() {
         out.text
@@ -118,95 +119,71 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
 
 /// An element of `without_image`.
 fn without(kernel: &CudaListed, failures: &[(String, CudaArch, String)]) -> String {
-    let words: Vec<String> = failures
-        .iter()
-        .filter(|(unit, _, _)| *unit == kernel.unit)
-        .map(|(_, failed, message)| {
-            let first: Vec<&str> = message.lines().take(8).collect();
-            format!("({}, {:?})", arch(*failed), first.join("\n"))
-        })
-        .collect();
+    let words = failures.iter().filter(|(unit, _, _)| *unit == kernel.unit).map(|(_, failed, message)| {
+        format!("({}, {:?})", arch(*failed), joined(message.lines().take(8), "\n"))
+    });
     format!(
         "WithoutImage {{ name: {:?}, op: Op::{:?}, format: {}, source: {:?}, failures: &[{}] }},",
         kernel.name,
         kernel.op,
         kernel.format,
         kernel.source,
-        words.join(", ")
+        joined(words, ", ")
     )
 }
 
 /// Rust for a launch.
 fn launch(launch: &Launch) -> String {
+    let numbers = fields(&launch.fields());
     match launch {
-        Launch::Elements { op, function, threads, per_thread } => format!(
-            "CudaLaunch::Elements {{ op: Op::{op:?}, function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
-        ),
-        Launch::Quantize { function, threads, blocks, step } => {
-            let step = match step {
-                Some(Step { chunks, finish, threads, chunk }) => format!(
-                    "Some(CudaStep {{ chunks: {chunks:?}, finish: {finish:?}, threads: {threads}, chunk: {chunk} }})"
-                ),
-                None => "None".to_string(),
-            };
-            format!(
-                "CudaLaunch::Quantize {{ function: {function:?}, threads: {threads}, blocks: {blocks}, step: {step} }}"
-            )
+        Launch::Elements { op, function, .. } => {
+            format!("CudaLaunch::Elements {{ op: Op::{op:?}, function: {function:?}, {numbers} }}")
         }
-        Launch::Matmul {
-            function,
-            threads,
-            fewest,
-            rows,
-            tokens,
-            packed,
-            elements,
-            multiple,
-            split,
-            shared,
-            fused,
-            grouped,
-        } => {
-            let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
-            let split = match split {
-                Some(Split { stage, cycles, blocks_per_sm }) => format!(
-                    "Some(CudaSplit {{ stage: {stage}, cycles: {cycles}, blocks_per_sm: {blocks_per_sm} }})"
-                ),
-                None => "None".to_string(),
-            };
-            format!(
-                "CudaLaunch::Matmul {{ function: {function:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, shared: {shared}, fused: {fused}, grouped: {grouped:?} }}"
-            )
-        }
-        Launch::Rows {
-            function,
-            check,
-            check_threads,
-            precision,
-            threads,
-            fewest,
-            rows,
-            tokens,
-            shared,
-            quantizer,
-        } => {
-            let quantizer = quantizer.as_ref().map_or("None".to_string(), |RowsQuantizer { function, threads, elements, bytes }| {
-                format!("Some(CudaRowsQuantizer {{ function: {function:?}, threads: {threads}, elements: {elements}, bytes: {bytes} }})")
+        Launch::Quantize { function, step, .. } => {
+            let step = step.as_ref().map(|Step { chunks, finish, threads, chunk }| {
+                let numbers = fields(&[("threads", *threads), ("chunk", *chunk)]);
+                format!("chunks: {chunks:?}, finish: {finish:?}, {numbers}")
             });
+            let step = optional("CudaStep", step);
+            format!("CudaLaunch::Quantize {{ function: {function:?}, {numbers}, step: {step} }}")
+        }
+        Launch::Matmul { function, packed, elements, multiple, split, fused, grouped, .. } => {
+            let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
+            let split = optional("CudaSplit", split.map(|split| fields(&split.fields())));
             format!(
-                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, check_threads: {check_threads}, precision: Precision::{precision:?}, threads: {threads}, fewest: {fewest}, rows: {rows}, tokens: {tokens}, shared: {shared}, quantizer: {quantizer} }}"
+                "CudaLaunch::Matmul {{ function: {function:?}, {numbers}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused}, grouped: {grouped:?} }}"
             )
         }
-        Launch::Activations { op, function, threads } => format!(
-            "CudaLaunch::Activations {{ op: Op::{op:?}, function: {function:?}, threads: {threads} }}"
+        Launch::Rows { function, check, precision, quantizer, .. } => {
+            let quantizer = quantizer.as_ref().map(|RowsQuantizer { function, threads, elements, bytes }| {
+                let numbers = fields(&[("threads", *threads), ("elements", *elements), ("bytes", *bytes)]);
+                format!("function: {function:?}, {numbers}")
+            });
+            let quantizer = optional("CudaRowsQuantizer", quantizer);
+            format!(
+                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, precision: Precision::{precision:?}, {numbers}, quantizer: {quantizer} }}"
+            )
+        }
+        Launch::Activations { op, function, .. } => {
+            format!("CudaLaunch::Activations {{ op: Op::{op:?}, function: {function:?}, {numbers} }}")
+        }
+        Launch::Experts { route, gather, combine, .. } => format!(
+            "CudaLaunch::Experts {{ route: {route:?}, gather: {gather:?}, combine: {combine:?}, {numbers} }}"
         ),
-        Launch::Experts { route, gather, combine, threads } => format!(
-            "CudaLaunch::Experts {{ route: {route:?}, gather: {gather:?}, combine: {combine:?}, threads: {threads} }}"
-        ),
-        Launch::Convert { function, threads, per_thread } => format!(
-            "CudaLaunch::Convert {{ function: {function:?}, threads: {threads}, per_thread: {per_thread} }}"
-        ),
+        Launch::Convert { function, .. } => {
+            format!("CudaLaunch::Convert {{ function: {function:?}, {numbers} }}")
+        }
     }
+}
+
+/// Rust for fields that are numbers.
+fn fields(numbers: &[(&str, u32)]) -> String {
+    joined(numbers.iter().map(|(name, number)| format!("{name}: {number}")), ", ")
+}
+
+/// Rust for a struct with such fields, or none.
+fn optional(name: &str, fields: Option<String>) -> String {
+    fields.map_or("None".to_string(), |fields| format!("Some({name} {{ {fields} }})"))
 }
 
 /// Rust for what functions use.
@@ -217,7 +194,7 @@ fn usage(each: &[Usage]) -> String {
             "CudaUsage {{ function: {kernel:?}, registers: {registers}, shared: {shared}, stack: {stack} }}"
         )
     });
-    words.collect::<Vec<_>>().join(", ")
+    joined(words, ", ")
 }
 
 /// Rust for an architecture.

@@ -9,6 +9,7 @@
 use crate::lower::ir::{Expr, Type};
 use crate::lower::{digits, stored};
 use crate::print::rust;
+use crate::text::joined;
 use gristmill_spec::model::{Digit, Field, FieldLayout, Radix, Segment, Slice};
 use std::fmt::Write;
 
@@ -150,12 +151,8 @@ fn read_slice(out: &mut String, slice: &Slice, low: u32, ty: Type) {
                 _ => format!("(((word >> (at % 8)) & {mask:#x}) << {low}) as {}", rust::name(ty)),
             };
             // A value of up to 32 bits at any bit offset touches up to five bytes.
-            let bytes: Vec<String> = (0..8).map(|i| format!("window[at / 8 + {i}]")).collect();
-            let _ = writeln!(
-                out,
-                "let word = u64::from_le_bytes([{}]); code[index] |= {value};",
-                bytes.join(", ")
-            );
+            let bytes = joined((0..8).map(|i| format!("window[at / 8 + {i}]")), ", ");
+            let _ = writeln!(out, "let word = u64::from_le_bytes([{}]); code[index] |= {value};", bytes);
             for _ in 0..loops {
                 out.push('}');
             }
@@ -225,8 +222,8 @@ fn whole_bytes(field: &Field) -> Option<String> {
         return None;
     }
     let byte = slice.offset / 8;
-    let bytes: Vec<String> = (0..i64::from(slice.bits / 8)).map(|i| format!("block[{}]", byte + i)).collect();
-    Some(format!("[u{}::from_le_bytes([{}])]", slice.bits, bytes.join(", ")))
+    let bytes = joined((0..i64::from(slice.bits / 8)).map(|i| format!("block[{}]", byte + i)), ", ");
+    Some(format!("[u{}::from_le_bytes([{}])]", slice.bits, bytes))
 }
 
 /// Digits: multiply by a power of the base, keep the byte, and the product with the base carries out the digit.

@@ -10,6 +10,7 @@ use crate::lower::ir::{Expr, Type, f32, u32};
 use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use crate::print::rust;
+use crate::text::{joined, when};
 use gristmill_spec::model::{Value, ValueMap};
 use std::fmt::Write;
 
@@ -40,14 +41,14 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
         );
     }
     if let ValueMap::Codebook { entries, name, .. } = &format.value.map {
-        let rows: Vec<String> = lower::codebook(&format.value).iter().map(|e| format!("{e:?}")).collect();
+        let rows = joined(lower::codebook(&format.value).iter().map(|e| format!("{e:?}")), ", ");
         let _ = write!(
             out,
             "/// Codebook `{name}`.
              static CODEBOOK: [[Int; {}]; {}] = [{}];\n",
             format.value.group,
             entries.len(),
-            rows.join(", ")
+            rows
         );
     }
     out.push_str(&values(plan));
@@ -148,7 +149,7 @@ fn negated(plan: &FormatPlan<'_>) -> String {
     let field = &plan.format.fields[signs.field];
     let run = plan.format.elements / field.count;
     let all = rust::expr(&lower::signs(signs, run, u32("mask")));
-    let parity = if signs.parity { format!("let mask = {all};") } else { String::new() };
+    let parity = when(signs.parity, || format!("let mask = {all};"));
     format!(
         "let signs = {};
          for i in 0..ELEMENTS / {run} {{

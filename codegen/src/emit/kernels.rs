@@ -7,6 +7,7 @@ use crate::emit::serving::serving;
 use crate::emit::text::attributes;
 use crate::options::Options;
 use crate::plan::{FormatPlan, of_whole_blocks};
+use crate::text::joined;
 use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, Origin, SpecSet};
 use gristmill_spec::vocab::{Abi, Op};
 use std::collections::BTreeSet;
@@ -151,7 +152,7 @@ pub(super) fn passing_on(
     let generated = generated.map_or(String::new(), |origin| {
         format!("/// `@generated` by gristmill from {}:{}.\n///\n", origin.file, origin.line)
     });
-    let parameters: Vec<String> = abi.parameters.iter().map(|(name, ty)| format!("{name}: {ty}")).collect();
+    let parameters = joined(abi.parameters.iter().map(|(name, ty)| format!("{name}: {ty}")), ", ");
     let arguments: Vec<&str> =
         first.iter().copied().chain(abi.parameters.iter().map(|(name, _)| *name)).collect();
     format!(
@@ -164,7 +165,7 @@ pub(super) fn passing_on(
              // SAFETY: passed on.
              unsafe {{ {callee}({}) }}
          }}\n",
-        parameters.join(", "),
+        parameters,
         abi.output.map_or(String::new(), |output| format!(" -> {output}")),
         arguments.join(", "),
         isa = variant.isa,

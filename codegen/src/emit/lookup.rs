@@ -4,10 +4,11 @@
 //! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
 //! order of k, as everywhere.
 
-use super::matmul::{epilogue, format_words, through_rows};
+use super::matmul::{entry, epilogue, format_words, through_rows};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::plan::{LookupPlan, SuperBlock, enabled};
+use crate::text::{joined, when};
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA.
@@ -58,10 +59,8 @@ pub fn emit(plan: &LookupPlan<'_>) -> String {
 fn constants(plan: &LookupPlan<'_>, runs: &Runs) -> String {
     let pack = &plan.pack;
     let sets = 4 / plan.codes;
-    let each = |set| {
-        let entries: Vec<String> = (0..16).map(|index| format!("{:?}", entry(plan, set, index))).collect();
-        format!("[{}]", entries.join(", "))
-    };
+    let each =
+        |set| format!("[{}]", joined((0..16).map(|index| format!("{:?}", counts(plan, set, index))), ", "));
     let Runs { word: run, tiles: run_tiles, whole, .. } = runs;
     format!(
         "use gristmill_runtime::abi::MatmulArgs;
@@ -94,7 +93,7 @@ fn constants(plan: &LookupPlan<'_>, runs: &Runs) -> String {
         tile = pack.tile.bytes,
         tile_k = pack.tile.k,
         at_once = plan.tables / (2 * run_tiles) / whole * whole,
-        constants = (0..sets).map(each).collect::<Vec<_>>().join(", "),
+        constants = joined((0..sets).map(each), ", "),
     )
 }
 
@@ -235,45 +234,35 @@ fn matmul(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
     let through_rows = through_rows(plan.vectors, "BYTES", |rows| {
         format!("tile::<{rows}>(a, tables, row, token, first, last);")
     });
-    format!(
-        "/// `y = x * w^T (+ bias)`.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says.
-         #[target_feature(enable = \"{features}\")]
-         pub unsafe fn matmul(a: &MatmulArgs) {{
-             let end = a.row_end.next_multiple_of(BYTES);
-             let runs = {runs};
-             // Shares of the same size, each as large as there is room for.
-             let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1)){whole};
-             let mut tables = Tables(std::mem::MaybeUninit::uninit());
-             let tables = (&raw mut tables).cast::<u8>();
-             for token in 0..a.m {{
-                 let mut first = 0;
-                 while first < runs {{
-                     let last = runs.min(first + share);
-                     // SAFETY: a share is within the room for tables and the activations; panels are whole, so
-                     // `end` lies within them.
-                     unsafe {{
-                         fill(a.x.add(token * a.x_stride + first * RUN * TILE_K), (last - first) * RUN, tables);
-                         let mut row = a.row_begin;
-                         {through_rows}
-                     }}
-                     first = last;
+    let body = format!(
+        "let end = a.row_end.next_multiple_of(BYTES);
+         let runs = {runs};
+         // Shares of the same size, each as large as there is room for.
+         let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1)){whole};
+         let mut tables = Tables(std::mem::MaybeUninit::uninit());
+         let tables = (&raw mut tables).cast::<u8>();
+         for token in 0..a.m {{
+             let mut first = 0;
+             while first < runs {{
+                 let last = runs.min(first + share);
+                 // SAFETY: a share is within the room for tables and the activations; panels are whole, so
+                 // `end` lies within them.
+                 unsafe {{
+                     fill(a.x.add(token * a.x_stride + first * RUN * TILE_K), (last - first) * RUN, tables);
+                     let mut row = a.row_begin;
+                     {through_rows}
                  }}
+                 first = last;
              }}
-         }}\n",
+         }}",
         runs = runs.count,
-        whole = match runs.whole {
-            1 => String::new(),
-            whole => format!(".next_multiple_of({whole})"),
-        },
-    )
+        whole = when(runs.whole > 1, || format!(".next_multiple_of({})", runs.whole)),
+    );
+    entry(features, &body)
 }
 
 /// What each of four activations counts for in entry `index` of table `set` among those of the four.
-fn entry(plan: &LookupPlan<'_>, set: u32, index: u32) -> [u8; 4] {
+fn counts(plan: &LookupPlan<'_>, set: u32, index: u32) -> [u8; 4] {
     let bits = plan.pack.bits();
     let mut entry = [0; 4];
     for code in 0..plan.codes {

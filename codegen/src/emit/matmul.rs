@@ -14,6 +14,7 @@ use crate::lower::ir::f32;
 use crate::lower::product as lower;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, Scaled, UpperPlane, enabled, trits};
 use crate::print::simd;
+use crate::text::when;
 use std::fmt::Write;
 
 /// Name of the loop a plan needs, without the ISA: all that its text depends on. Formats that differ only
@@ -134,27 +135,12 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
              }}
          }}
 
-         {head}
-             let end = a.row_end.next_multiple_of(LANES);
-             {shares}
-             // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
-             unsafe {{
-                 let mut row = a.row_begin;\n",
-        head = head(plan, &features),
-        shares = if plan.tokens > 1 {
-            shares(plan.tokens)
-        } else {
-            "let (first, last) = (0, a.m);".to_string()
-        },
+         {matmul}",
         addresses = addresses(plan),
         next = next(plan),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
+        matmul = matmul(plan, &features, argument),
     );
-    out.push_str(&through_rows(plan.vectors, "LANES", |rows| {
-        let tile = |step: u32| format!("tile::<{rows}, {step}{argument}>(a, row, token)");
-        format!("let mut token = first;{}", over_tokens(plan, tile))
-    }));
-    out.push_str(if plan.tokens > 1 { "} first = last; } }\n" } else { "} }\n" });
     out
 }
 
@@ -237,14 +223,33 @@ pub(super) fn next(plan: &MatmulPlan<'_>) -> String {
     )
 }
 
-/// The head of a loop over shares of tokens `first..last`, which are tiles of `tokens` but for the last one.
-pub(super) fn shares(tokens: u32) -> String {
+/// Statements that take all rows of a call through all tokens, in shares of tokens `first..last` which are tiles of so many but for the
+/// last one. `prepare` stands in front; `body` is given how many vectors of rows it computes.
+pub(super) fn in_shares(plan: &MatmulPlan<'_>, prepare: &str, body: impl Fn(u32) -> String) -> String {
+    let (begin, end) = match plan.tokens {
+        1 => ("let (first, last) = (0, a.m);".to_string(), ""),
+        tokens => (
+            format!(
+                "// All rows go through some tokens, whose activations stay in the caches, then through the next.
+                 let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
+                 let share = a.m.div_ceil(shares.max(1)).next_multiple_of({tokens});
+                 let mut first = 0;
+                 while first < a.m {{ let last = a.m.min(first + share);"
+            ),
+            "first = last; }",
+        ),
+    };
     format!(
-        "// All rows go through some tokens, whose activations stay in the caches, then through the next.
-         let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
-         let share = a.m.div_ceil(shares.max(1)).next_multiple_of({tokens});
-         let mut first = 0;
-         while first < a.m {{ let last = a.m.min(first + share);"
+        "let end = a.row_end.next_multiple_of(LANES);
+         {prepare}
+         {begin}
+         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
+         unsafe {{
+             let mut row = a.row_begin;
+             {rows}
+         }}
+         {end}",
+        rows = through_rows(plan.vectors, "LANES", body),
     )
 }
 
@@ -288,7 +293,7 @@ fn over_tokens(plan: &MatmulPlan<'_>, call: impl Fn(u32) -> String) -> String {
 pub(super) fn through_tokens(plan: &MatmulPlan<'_>, last: &str, call: impl Fn(u32) -> String) -> String {
     let mut out = String::new();
     for step in token_steps(plan) {
-        let evenly = if plan.pairs { String::new() } else { evenly(step, last) };
+        let evenly = when(!plan.pairs, || evenly(step, last));
         // Clippy's form of `token + 1 <= last`.
         let left = if step == 1 { format!("token < {last}") } else { format!("token + {step} <= {last}") };
         let _ = write!(out, "while {left}{evenly} {{ {}; token += {step}; }}", call(step));
@@ -298,41 +303,41 @@ pub(super) fn through_tokens(plan: &MatmulPlan<'_>, last: &str, call: impl Fn(u3
 
 /// That the tokens left are not two of the next smaller tiles: two tiles of four instead of one of six and one of two.
 fn evenly(step: u32, last: &str) -> String {
-    if step.is_power_of_two() {
-        String::new()
-    } else {
-        format!(" && token + {} != {last}", step.next_power_of_two())
-    }
+    when(!step.is_power_of_two(), || format!(" && token + {} != {last}", step.next_power_of_two()))
 }
 
-/// The entry point of a module, down to its first brace; where callers say whether it prefetches, what it calls for each.
-fn head(plan: &MatmulPlan<'_>, features: &str) -> String {
-    let function = |doc: &str, declaration: &str| {
-        format!(
-            "/// {doc}
-             ///
-             /// # Safety
-             ///
-             /// As [`MatmulArgs`] says.
-             #[target_feature(enable = \"{features}\")]
-             {declaration}(a: &MatmulArgs) {{"
-        )
-    };
-    let entry = function("`y = x * w^T (+ bias)`.", "pub unsafe fn matmul");
+/// The entry point of a module, and where callers say whether it prefetches, what it calls for each.
+fn matmul(plan: &MatmulPlan<'_>, features: &str, argument: &str) -> String {
+    let body = in_shares(plan, "", |rows| {
+        let tile = |step: u32| format!("tile::<{rows}, {step}{argument}>(a, row, token)");
+        format!("let mut token = first;{}", over_tokens(plan, tile))
+    });
     if !chooses(plan) {
-        return entry;
+        return entry(features, &body);
     }
-    format!(
-        "{entry}
-             // SAFETY: the caller's promise is passed on.
-             unsafe {{ if a.prefetch == 0 {{ rows::<false>(a) }} else {{ rows::<true>(a) }} }}
-         }}
+    let each = "// SAFETY: the caller's promise is passed on.
+         unsafe { if a.prefetch == 0 { rows::<false>(a) } else { rows::<true>(a) } }";
+    let doc = "As [`matmul`], with prefetches of weights or without.";
+    entry(features, each) + &function(features, doc, "unsafe fn rows<const PREFETCH: bool>", &body)
+}
 
-         {}",
-        function(
-            "As [`matmul`], with prefetches of weights or without.",
-            "unsafe fn rows<const PREFETCH: bool>"
-        )
+/// The entry point of a module.
+pub(super) fn entry(features: &str, body: &str) -> String {
+    function(features, "`y = x * w^T (+ bias)`.", "pub unsafe fn matmul", body)
+}
+
+/// A function of the arguments of a product.
+fn function(features: &str, doc: &str, declaration: &str, body: &str) -> String {
+    format!(
+        "/// {doc}
+         ///
+         /// # Safety
+         ///
+         /// As [`MatmulArgs`] says.
+         #[target_feature(enable = \"{features}\")]
+         {declaration}(a: &MatmulArgs) {{
+             {body}
+         }}\n"
     )
 }
 

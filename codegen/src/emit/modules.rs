@@ -9,6 +9,7 @@ use super::{activations, blockwise, fields, format, pack, products, prologue};
 use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::{FormatPlan, of_whole_blocks};
+use crate::text::joined;
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::Op;
 
@@ -69,11 +70,13 @@ fn strategy_words(plan: &FormatPlan<'_>) -> String {
     use gristmill_spec::model::FieldLayout;
     match &plan.format.fields[plan.format.value.code].layout {
         FieldLayout::Bits(slices) => {
-            let words: Vec<String> = slices
-                .iter()
-                .map(|slice| format!("{} of {} bits", fields::Strategy::of(slice).name(), slice.bits))
-                .collect();
-            words.join(" + ")
+            let words = joined(
+                slices
+                    .iter()
+                    .map(|slice| format!("{} of {} bits", fields::Strategy::of(slice).name(), slice.bits)),
+                " + ",
+            );
+            words
         }
         FieldLayout::Digits { radix, .. } => format!("base-{} digits by multiplication", radix.base()),
     }

@@ -9,6 +9,7 @@ use crate::lower::decode::weight;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
 use crate::print::rust;
+use crate::text::{joined, when};
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME`, `unpack_NAME` and `PACK_NAME` for one packing.
@@ -17,7 +18,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
     let (mut tables, row_bit) = row_bit(pack);
-    let k_bits: Vec<String> = (0..tile_k).map(|k| pack.bit(0, k).to_string()).collect();
+    let k_bits = joined((0..tile_k).map(|k| pack.bit(0, k).to_string()), ", ");
     let (encode, decode) = (encode(plan, pack), decode(plan, pack));
     let at = packed_k(plan, pack);
     let scales = write_terms(plan, pack);
@@ -98,7 +99,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                  unsafe {{ dst.add(k).write(value) }};
              }}
          }}\n{}",
-        k_bits.join(", "),
+        k_bits,
         info(plan, pack),
     )
 }
@@ -146,12 +147,12 @@ fn row_bit(pack: &PackPlan<'_>) -> (String, String) {
         (Some(_), Some(_)) => {
             let (name, rows) = (pack.ident(), pack.packing.rows);
             let upper = name.to_uppercase();
-            let bits: Vec<String> = (0..rows).map(|row| pack.bit(row, 0).to_string()).collect();
+            let bits = joined((0..rows).map(|row| pack.bit(row, 0).to_string()), ", ");
             (
                 format!(
                     "/// Bit of a row's first element in a tile of packing `{name}`.
                      const ROW_BITS_{upper}: [usize; {rows}] = [{}];\n",
-                    bits.join(", ")
+                    bits
                 ),
                 format!("ROW_BITS_{upper}[row % {rows}]"),
             )
@@ -256,7 +257,7 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
             pattern.push_str(&format!("let {variable} = {stored};\n"));
         }
     }
-    let mins = if plan.offset { format!("{};", write("mins", "offset[run]")) } else { String::new() };
+    let mins = when(plan.offset, || format!("{};", write("mins", "offset[run]")));
     format!(
         "{pattern}
          for start in (0..ELEMENTS).step_by({run}) {{
@@ -311,7 +312,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
         }
     };
     let unit = unit_of_k(plan);
-    let rest = if plan.offset {
+    let rest = when(plan.offset, || {
         format!(
             "let words = {unit} / {runs} * {words};
              // SAFETY: and for minima.
@@ -320,9 +321,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
             min = terms::read_factor(pack.terms, "mins", "mins.add(words)", "row"),
             integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
         )
-    } else {
-        String::new()
-    };
+    });
     format!(
         "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
          {packed}let scale = unsafe {{ {scale} * {integer} }};

@@ -1,6 +1,7 @@
 //! Code that packs codes whose upper bits lie in a plane of their own, and finds them again: what `pack` writes for such tiles.
 
 use crate::plan::{FormatPlan, PackPlan};
+use crate::text::joined;
 use std::fmt::Write;
 
 /// Bits of a row in a vector of codes.
@@ -85,7 +86,7 @@ fn words(pack: &PackPlan<'_>, lane: u32, upper_bits: &[u32]) -> String {
             "let word = {};
              // SAFETY: the caller answers for a whole panel.
              unsafe {{ codes.add(at + {} + row * {bytes}).cast::<[u8; {bytes}]>().write(word.to_le_bytes()) }};\n",
-            codes.collect::<Vec<_>>().join(" | "),
+            joined(codes, " | "),
             first / 8,
             bytes = width / 8
         );

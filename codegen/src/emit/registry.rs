@@ -5,6 +5,7 @@ use super::listed::Listed;
 use super::text::cfg;
 use crate::options::{CudaImages, Options};
 use crate::plan::FormatPlan;
+use crate::text::joined;
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{DimRule, Scalar, SpecSet};
 use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op, Serves};
@@ -47,17 +48,18 @@ pub fn emit(
     for arch in [Arch::X86, Arch::Aarch64, Arch::Any] {
         out.push_str(&candidates(set, listed, arch));
     }
-    let left_out: Vec<String> = options
-        .left_out
-        .iter()
-        .map(|l| {
+    let left_out = joined(
+        options.left_out.iter().map(|l| {
             format!("LeftOut {{ format: {:?}, feature: {:?}, gguf: {:?} }}", l.format, l.feature, l.gguf)
-        })
-        .collect();
-    let sources: Vec<String> = sources
-        .iter()
-        .map(|s| format!("Source {{ path: {:?}, bytes: b\"{}\" }}", s.path, s.bytes.escape_ascii()))
-        .collect();
+        }),
+        ", ",
+    );
+    let sources = joined(
+        sources
+            .iter()
+            .map(|s| format!("Source {{ path: {:?}, bytes: b\"{}\" }}", s.path, s.bytes.escape_ascii())),
+        ", ",
+    );
     let _ = write!(
         out,
         "static LEFT_OUT: &[LeftOut] = &[{}];
@@ -70,10 +72,10 @@ pub fn emit(
              entries: ENTRIES, candidates, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
              convert: {}, experts: {}, sources: SOURCES,
          }}) }};\n",
-        left_out.join(", "),
+        left_out,
         cuda_build(options),
         images.without,
-        sources.join(", "),
+        sources,
         options.package,
         images.convert.as_deref().unwrap_or("None"),
         images.experts.as_deref().unwrap_or("None"),
@@ -93,20 +95,14 @@ fn imports(set: &SpecSet) -> String {
          static IMPORTS: &[ImportInfo] = &[\n",
     );
     for import in &set.imports {
-        let moves: Vec<String> = import
-            .moves
-            .iter()
-            .map(|m| format!("bits({}, {}, {}, {})", m.from, m.row, m.to, m.bits))
-            .collect();
+        let moves = joined(
+            import.moves.iter().map(|m| format!("bits({}, {}, {}, {})", m.from, m.row, m.to, m.bits)),
+            ", ",
+        );
         let _ = writeln!(
             out,
             "ImportInfo {{ name: {:?}, doc: {:?}, source: {:?}, format: {}, rows: {}, moves: &[{}] }},",
-            import.name,
-            import.doc,
-            import.origin.file,
-            import.format,
-            import.rows,
-            moves.join(", ")
+            import.name, import.doc, import.origin.file, import.format, import.rows, moves
         );
     }
     out.push_str("];\n");
@@ -119,12 +115,8 @@ fn cuda_build(options: &Options) -> String {
         CudaImages::Off => "CudaBuild::FeatureOff".to_string(),
         CudaImages::NoToolchain { looked } => format!("CudaBuild::NoToolchain {{ looked: &{looked:?} }}"),
         CudaImages::Built { compiler, architectures, .. } => {
-            let architectures: Vec<String> =
-                architectures.iter().map(|arch| super::cuda::arch(*arch)).collect();
-            format!(
-                "CudaBuild::Built {{ compiler: {compiler:?}, architectures: &[{}] }}",
-                architectures.join(", ")
-            )
+            let architectures = joined(architectures.iter().map(|arch| super::cuda::arch(*arch)), ", ");
+            format!("CudaBuild::Built {{ compiler: {compiler:?}, architectures: &[{}] }}", architectures)
         }
     }
 }
@@ -227,12 +219,12 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
     let _ = write!(out, "{end};\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
     for a in &set.activations {
         let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
-        let steps: Vec<String> = a.prologue.iter().map(|step| format!("PrologueStep::{step:?}")).collect();
+        let steps = joined(a.prologue.iter().map(|step| format!("PrologueStep::{step:?}")), ", ");
         let _ = write!(
             out,
             "ActivationInfo {{ name: {:?}, doc: {:?}, source: \"{}:{}\", block: {block}, keeps_multiplier: {},
                  prologue: &[{}] }},",
-            a.name, a.doc, a.origin.file, a.origin.line, a.keeps_multiplier, steps.join(", ")
+            a.name, a.doc, a.origin.file, a.origin.line, a.keeps_multiplier, steps
         );
     }
     out.push_str("];\n");

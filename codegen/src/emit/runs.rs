@@ -8,6 +8,7 @@ use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::plan::{Integers, MatmulPlan, Scaled, SuperBlock, TermTypes};
+use crate::text::when;
 use std::fmt::Write;
 
 /// The k that a tile function goes through, in expressions.
@@ -294,9 +295,7 @@ fn sums_of_bytes(
     halved: bool,
 ) -> String {
     let tiles = plan.format.unit * superblock.runs / plan.pack.tile.k;
-    let start = if zero == 0 {
-        String::new()
-    } else {
+    let start = when(zero != 0, || {
         format!(
             "let mut start = [simd::zero(); T];
              for t in 0..T {{
@@ -306,7 +305,7 @@ fn sums_of_bytes(
                  start[t] = simd::splat(x_sum * {zero});
              }}\n"
         )
-    };
+    });
     let first = format!("{} * {tiles}", extent.counted("block"));
     let sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0 && !halved);
     let whole = match halved {
@@ -361,7 +360,7 @@ fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> Str
              {x_scale}
              for i in 0..V {{ {add} }}
          }}\n",
-        lows = if has_min { sums_of_minima(plan) } else { String::new() },
+        lows = when(has_min, || sums_of_minima(plan)),
         x_scale =
             terms::x_scale(format, "(token + t)", &format!("block * {}", format.unit * superblock.runs)),
     )

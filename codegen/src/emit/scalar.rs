@@ -4,6 +4,7 @@ use crate::lower::ir::{f32, i32};
 use crate::lower::product as lower;
 use crate::plan::{FormatPlan, SuperBlock};
 use crate::print::rust;
+use crate::text::when;
 use std::fmt::Write;
 
 /// The scalar matmul: the reference, straight from the format's own rows.
@@ -71,13 +72,11 @@ fn by_unit(plan: &FormatPlan<'_>, unit: u32) -> [String; 3] {
     let x_scale = x_scale(plan);
     let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
     let scaled = format!("*y += {};", rust::expr(&scaled));
-    let offset = if plan.offset {
+    let offset = when(plan.offset, || {
         let x_sum = i32("x.iter().map(|&x| i32::from(x)).sum::<i32>()");
         let term = lower::term(plan, Some(f32("offset[run]")), f32("x_scale"), x_sum);
         format!("*y -= {};", rust::expr(&term))
-    } else {
-        String::new()
-    };
+    });
     let terms = match (plan.has_scales(), plan.offset) {
         (true, true) => "let (scale, offset) = terms(block, 1.0);",
         (true, false) => "let scale = terms(block, 1.0);",
@@ -126,7 +125,7 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] 
     let k = if x_scale.is_empty() { "" } else { "let k = index * ELEMENTS + i * SUPERBLOCK * RUN;" };
     let term = |factor, sum| rust::expr(&lower::term(plan, Some(f32(factor)), f32("x_scale"), i32(sum)));
     let declare = if has_min { "let mut low = 0i32;" } else { "" };
-    let subtract = if has_min { format!("*y -= {};", term("min[i]", "low")) } else { String::new() };
+    let subtract = when(has_min, || format!("*y -= {};", term("min[i]", "low")));
     let accumulate = format!(
         "let (scale, scales) = scale_parts(block);
          {terms}

@@ -5,13 +5,12 @@
 //! panels in BLIS (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015). Sums wait beside
 //! the operands for the next k, unrounded, so results have the same bits.
 
-use super::matmul::{
-    addresses, epilogue, next, shares, through_rows, through_tokens, trit_tables, whole_sums,
-};
+use super::matmul::{addresses, entry, epilogue, in_shares, next, through_tokens, trit_tables, whole_sums};
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Extent, Terms};
 use super::sums::integer_sums;
 use crate::plan::{MatmulPlan, Scaled, Staged, enabled};
+use crate::text::when;
 
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
 const TOKENS: u32 = 192;
@@ -35,7 +34,7 @@ pub(super) fn place_of_operands(field: u32, bytes: u32) -> String {
 
 /// What counts operands of so many `bytes`, behind a number of them.
 fn times_bytes(bytes: u32) -> String {
-    if bytes == 1 { String::new() } else { format!(" * {bytes}") }
+    when(bytes != 1, || format!(" * {bytes}"))
 }
 
 /// The module of a staged variant: `stage`, `tile` and `matmul`.
@@ -296,7 +295,7 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
                  {epilogue}
              }}
          }}\n",
-        whole = if float { String::new() } else { whole_sums(plan) },
+        whole = when(!float, || whole_sums(plan)),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     )
 }
@@ -344,31 +343,8 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
 
 /// The entry point, with statements at its beginning and at its end.
 pub(super) fn matmul(plan: &MatmulPlan<'_>, features: &str, [begin, end]: [&str; 2]) -> String {
-    format!(
-        "/// `y = x * w^T (+ bias)`.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says.
-         #[target_feature(enable = \"{features}\")]
-         pub unsafe fn matmul(a: &MatmulArgs) {{
-             {begin}
-             let end = a.row_end.next_multiple_of(LANES);
-             let mut buffer = MaybeUninit::<Buffer>::uninit();
-             let buffer = buffer.as_mut_ptr();
-             {shares}
-                 // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
-                 unsafe {{
-                     let mut row = a.row_begin;
-                     {panels}
-                 }}
-                 first = last;
-             }}
-             {end}
-         }}\n",
-        shares = shares(plan.tokens),
-        panels = through_rows(plan.vectors, "LANES", |rows| format!(
-            "panel::<{rows}>(a, buffer, row, first, last);"
-        )),
-    )
+    let buffer = "let mut buffer = MaybeUninit::<Buffer>::uninit();
+         let buffer = buffer.as_mut_ptr();";
+    let panels = in_shares(plan, buffer, |rows| format!("panel::<{rows}>(a, buffer, row, first, last);"));
+    entry(features, &format!("{begin}\n{panels}\n{end}"))
 }

@@ -3,6 +3,7 @@
 use super::matrix;
 use super::operands::{load, multiply, multiply_fields, multiply_words, place, steps, table, words};
 use crate::plan::{Dot, MatmulPlan};
+use crate::text::when;
 
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
@@ -18,11 +19,7 @@ pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, star
 /// As [`integer_sums`], each token by itself.
 fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
     let begin = |sum: &str| {
-        if start {
-            format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n")
-        } else {
-            String::new()
-        }
+        when(start, || format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n"))
     };
     let load = load(plan);
     let table = table(plan);

@@ -2,6 +2,7 @@
 
 use crate::plan::{enabled, features};
 pub(super) use crate::print::rust::float;
+use crate::text::when;
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Arch;
 use std::fmt::Write;
@@ -25,10 +26,6 @@ pub(super) fn cfg(arch: Arch) -> String {
 /// `#[cfg]` and `#[target_feature]` of a variant.
 pub(super) fn attributes(variant: &CpuVariant) -> (String, String) {
     let features = enabled(&features(variant));
-    let enable = if features.is_empty() {
-        String::new()
-    } else {
-        format!("#[target_feature(enable = \"{features}\")]\n")
-    };
+    let enable = when(!features.is_empty(), || format!("#[target_feature(enable = \"{features}\")]\n"));
     (cfg(variant.isa.arch()), enable)
 }

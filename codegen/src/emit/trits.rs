@@ -1,6 +1,7 @@
 //! Code that packs five trits to a byte and finds them again: what `pack` writes for tiles of trits.
 
 use crate::plan::{FormatPlan, PackPlan, trits};
+use crate::text::joined;
 
 /// The parts of a packing function that differ from those for codes of bits.
 pub(super) struct Parts {
@@ -96,8 +97,8 @@ fn writes(pack: &PackPlan<'_>) -> String {
     bits.dedup();
     let write = |bit: u32| {
         let of_byte = (0..pack.tile.k).filter(|k| pack.bit(0, *k) == bit);
-        let terms: Vec<String> = of_byte.map(|k| term(k, 3u32.pow(pack.trit(0, k)))).collect();
-        format!("to.add({}).write(BYTES_{upper}[usize::from({})]);\n", bit / 8, terms.join(" + "))
+        let terms = joined(of_byte.map(|k| term(k, 3u32.pow(pack.trit(0, k)))), " + ");
+        format!("to.add({}).write(BYTES_{upper}[usize::from({})]);\n", bit / 8, terms)
     };
     bits.into_iter().map(write).collect()
 }

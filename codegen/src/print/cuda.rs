@@ -5,6 +5,7 @@
 use super::scalar::{Language, Shape, Text};
 use crate::lower::ir::{Binary, Expr, Tie, Type, Unary};
 use crate::lower::quantize::Bound;
+use crate::text::when;
 
 struct Cuda;
 
@@ -21,7 +22,7 @@ pub(crate) fn operand(expr: &Expr) -> String {
 /// Statements that bind names.
 pub(crate) fn bindings<'a>(bound: impl IntoIterator<Item = &'a Bound>) -> String {
     let statement = |bound: &Bound| {
-        let why = if bound.why.is_empty() { String::new() } else { format!("// {}\n    ", bound.why) };
+        let why = when(!bound.why.is_empty(), || format!("// {}\n    ", bound.why));
         format!("{why}const {} {} = {};", name(bound.value.ty()), bound.name, expr(&bound.value))
     };
     bound.into_iter().map(statement).collect::<Vec<_>>().join("\n    ")

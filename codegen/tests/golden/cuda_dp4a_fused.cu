@@ -57,7 +57,7 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
     GM_SHARED(i8, x_values, 30256);
     GM_SHARED(f32, x_scales, 1);
     GM_SHARED(i32, x_sums, 1);
-    GM_SHARED(i32, parts, 512);
+    GM_SHARED(i32, parts, 2 * 16 * 1 * 16);
     GM_SHARED(u32, size_of_warp, 16);
     GM_SHARED(i32, sum_of_warp, 16);
     // As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
@@ -68,10 +68,10 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
     const u32 panels = (a.n + 15) / 16, apart = gm_blocks() << a.sides;
     const u32 own = gm_block() + side * gm_blocks();
     const u32 first_token = gm_block_y() * 1, tokens = gm_min(a.m - first_token, 1u);
-    const u8 *codes = a.codes + quad * 16;
+    const u8 *all_codes = a.codes + quad * 16;
     gm_launch_next();
     const u32 tiles = (u32)(a.stride / 64);
-    const u8 *next = codes + own * a.stride + group * 64;
+    const u8 *next = all_codes + own * a.stride + group * 64;
     const u64 stride = groups * 64;
     u32x4 ahead[2] = {};
     if (own < panels)
@@ -90,7 +90,7 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
     GM_NO_UNROLL for (u32 first_panel = gm_block(), panel = own; first_panel < panels; first_panel += apart, panel += apart, half ^= 1) {
         i32 sums[1][4][4] = {};
         // Behind the last weights of a panel come the first of the next.
-        const u8 *after = codes + (u64)(panel + apart) * a.stride + group * 64;
+        const u8 *after = all_codes + (u64)(panel + apart) * a.stride + group * 64;
         const bool more = panel + apart < panels;
         if (panel < panels)
         GM_NO_UNROLL for (u32 first = group; first < tiles; first += 2 * groups) {
@@ -130,12 +130,12 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
             }
         }
         GM_UNROLL for (u32 t = 0; t < 1; t++)
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {
-                i32 dot = sums[t][0][r] + (sums[t][1][r] >> 2) + (sums[t][2][r] >> 4) + (sums[t][3][r] >> 6);
-                GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
-                if (gm_lane() < 4) parts[((half * 16 + gm_warp()) * 1 + t) * 16 + gm_lane() * 4 + r] = dot;
-            }
-        gm_sync();
+        GM_UNROLL for (u32 r = 0; r < 4; r++) {
+            i32 dot = sums[t][0][r] + (sums[t][1][r] >> 2) + (sums[t][2][r] >> 4) + (sums[t][3][r] >> 6);
+            GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
+            if (gm_lane() < 4) parts[((half * 16 + gm_warp()) * 1 + t) * 16 + gm_lane() * 4 + r] = dot;
+        }
+    gm_sync();
         const u32 row = panel * 16 + within % 16, t = within / 16;
         if (t < tokens && row < a.n) {
             i32 dot = 0;

@@ -7,6 +7,7 @@ use super::messages::{CompileError, Failure, warnings};
 use super::usage::parse_ptxas;
 use crate::cuda::arch::{compute, sm};
 use crate::cuda::toolchain::{Kind, Nvcc, Nvrtc, Scratch, Toolchain, both};
+use crate::text::joined;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -122,8 +123,8 @@ fn alone(key: &Key<'_>, toolchain: &Toolchain, cache: &Path) -> Result<Outcome, 
         };
     }
     if !toolchain.supports(key.arch) {
-        let listed: Vec<String> = toolchain.archs().iter().map(ToString::to_string).collect();
-        return failed(format!("{toolchain} builds for {}, not for this", listed.join(", ")));
+        let listed = joined(toolchain.archs().iter().map(ToString::to_string), ", ");
+        return failed(format!("{toolchain} builds for {}, not for this", listed));
     }
     let made = match toolchain {
         Toolchain::Nvcc(nvcc) => match compiled(nvcc, key, cache)? {

@@ -8,6 +8,7 @@ use crate::lower::ir::{Type, f32, u32};
 use crate::lower::{digits, quantize as lower, stored};
 use crate::plan::{FormatPlan, RoundingPlan};
 use crate::print::cuda;
+use crate::text::{joined, when};
 use gristmill_spec::model::{
     Factor, Field, FieldLayout, Format, QuantizeRule, Quantizer, Scalar, ScaleRule, Statistic,
 };
@@ -23,9 +24,9 @@ pub fn header_bytes(format: &Format) -> u32 {
 
 /// An expression of the scalar of type `scalar` at byte pointer `at`.
 pub fn load_scalar(scalar: Scalar, at: &str) -> String {
-    let bytes: Vec<String> =
-        (0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)).collect();
-    cuda::expr(&stored::widened(scalar, u32(bytes.join(" | "))))
+    let bytes =
+        joined((0..scalar.bits() / 8).map(|b| format!("(u32)gm_load({at} + {b}) << {}", 8 * b)), " | ");
+    cuda::expr(&stored::widened(scalar, u32(bytes)))
 }
 
 /// The bits, as a word, of `stored` as `scalar`, and whether those, as `stored_bits`, stand for a finite number.
@@ -89,7 +90,7 @@ pub fn quantize(
         }),
         code: cuda::expr(&code),
     };
-    let steps = if outer.is_some() { steps(&rule.scale, function) } else { String::new() };
+    let steps = when(outer.is_some(), || steps(&rule.scale, function));
     let kernel = match groups(format, quantizer) {
         Some(groups) => super::groups::quantize(plan, groups, &of_block, function),
         None => block_to_a_warp(format, &of_block, &target, function),
@@ -255,16 +256,13 @@ GM_TABLE u16 digit_elements[{}] = {{{}}};
 }
 
 /// Statements that write a row's header or a tensor's tail.
-fn outer_bytes(scalar: Scalar, when: &str, at: &str, index: &str, tail: u32) -> String {
+fn outer_bytes(scalar: Scalar, condition: &str, at: &str, index: &str, tail: u32) -> String {
     let (bits, finite) = encode_scalar(scalar);
     let size = scalar.bits() / 8;
-    let rest = if tail > size {
-        format!("for (u32 i = {size}; i < {tail}; i++) gm_store({at} + i, (u8)0);")
-    } else {
-        String::new()
-    };
+    let rest =
+        when(tail > size, || format!("for (u32 i = {size}; i < {tail}; i++) gm_store({at} + i, (u8)0);"));
     format!(
-        "if ({when} && gm_lane() == 0) {{
+        "if ({condition} && gm_lane() == 0) {{
             const u32 stored_bits = {bits};
             if (!({finite}) && gm_is_finite(stored)) gm_atomic_min(fault, (u64)({index}) * 4 + {SCALE_OVERFLOW});
             for (u32 i = 0; i < {size}; i++) gm_store({at} + i, (u8)(stored_bits >> (8 * i)));

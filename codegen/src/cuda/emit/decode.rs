@@ -8,6 +8,7 @@ use crate::lower::ir::{Expr, Type, f32, u32};
 use crate::lower::{decode as lower, digits, stored};
 use crate::plan::{Decode, FormatPlan};
 use crate::print::cuda;
+use crate::text::joined;
 use gristmill_spec::model::{Field, FieldLayout, Format, Slice, Value};
 use std::fmt::Write;
 
@@ -114,12 +115,12 @@ fn raw(field: &Field) -> String {
         }
         FieldLayout::Digits { radix, most_significant_first, segments } => {
             let base = radix.base();
-            let places: Vec<String> = digits::places(field.count, segments)
-                .iter()
-                .map(|(byte, digit)| {
+            let places = joined(
+                digits::places(field.count, segments).iter().map(|(byte, digit)| {
                     (byte << 7 | digits::power(*radix, *most_significant_first, *digit)).to_string()
-                })
-                .collect();
+                }),
+                ", ",
+            );
             let _ = writeln!(
                 out,
                 "// Of each element, its byte * 128 + the power of {word} that brings its digit to the front.
@@ -135,7 +136,6 @@ GM_TABLE u32 places_{name}[{count}] = {{{places}}};
                 numbers = radix.numbers(),
                 word = WORDS[base as usize],
                 digits = WORDS[radix.digits() as usize],
-                places = places.join(", "),
             );
         }
     }
@@ -205,7 +205,7 @@ fn four_bytes(place: &str, alignment: u32) -> String {
         2 => format!("((u32)gm_read<u16>(bytes, {place}) | (u32)gm_read<u16>(bytes, {place} + 2) << 16)"),
         _ => {
             let each = (0..4).map(|b| format!("(u32)gm_read<u8>(bytes, {place} + {b}) << {}", 8 * b));
-            format!("({})", each.collect::<Vec<_>>().join(" | "))
+            format!("({})", joined(each, " | "))
         }
     }
 }
@@ -242,7 +242,7 @@ fn read_four(format: &Format, field: &Field) -> Option<String> {
                     (0..4).map(|j| format!("(byte >> {} & {mask:#x}u) << {}", slice.bits * j, 8 * j + low));
                 format!(
                     "    const u32 byte = (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7);\n    raw |= {};",
-                    each.collect::<Vec<_>>().join(" | ")
+                    joined(each, " | ")
                 )
             }
             None => return None,

@@ -8,10 +8,11 @@ use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, DP4A_ROWS};
 use super::terms::{Parts, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use crate::text::{joined, when};
 use std::fmt::Write;
 
 /// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
-const AHEAD: u32 = 2;
+pub(super) const AHEAD: u32 = 2;
 
 /// The kernel.
 pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
@@ -20,27 +21,10 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
 
 fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
-    let rows = plan.format.unit == 0;
-    let groups = threads / 4;
-    let shared = if rows {
-        format!("GM_SHARED(i32, parts, {} * {tokens} * {DP4A_ROWS});", threads / 32)
-    } else {
-        let kept = plan.rounds;
-        // Terms of super-blocks are integers until they are added up.
-        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
-        let array =
-            |name: &str| format!("GM_SHARED({ty}, {name}, {kept} * {groups} * {tokens} * {DP4A_ROWS});");
-        let mut arrays = array("added");
-        if plan.format.offset {
-            let _ = write!(arrays, "\n    {}", array("subtracted"));
-        }
-        arrays
-    };
     format!(
         "{declared}({threads}) {name}({parameters}) {{
-    {shared}
-    {begin}const u32 panel = gm_block(), first_token = {tile} * {tokens};
-    const u32 group = gm_thread() / 4, quad = gm_thread() % 4, groups = gm_threads() / 4;
+    {shared}{begin}const u32 panel = gm_block(), first_token = {tile} * {tokens};
+    const u32 within = gm_thread(), group = within / 4, quad = within % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *codes = a.codes + panel * a.stride + quad * 16;
     const i8 *xs = a.x + first_token * a.x_stride;
@@ -49,12 +33,29 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
 GM_EXPORT({name})
 ",
         declared = form.kernel(plan),
+        shared = arrays(plan),
         parameters = form.parameters(),
         begin = form.begin(),
         tile = form.tile(),
         table = load_table(plan),
-        body = if rows { one_sum(plan, form) } else { by_unit(plan, form) },
+        body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
     )
+}
+
+/// Declarations of what the threads of a CUDA block hand over to each other: sums of warps, or terms of runs.
+pub(super) fn arrays(plan: &CudaMatmul<'_>) -> String {
+    let (ty, each, names): (_, _, &[&str]) = match (plan.format.unit, &plan.format.superblock) {
+        (0, _) => ("i32", 32, &["parts"]),
+        // Terms of super-blocks are integers until they are added up.
+        (_, Some(_)) => ("i32", 4, &["added", "subtracted"]),
+        (_, None) => ("f32", 4, &["added", "subtracted"]),
+    };
+    let (rounds, shares, tokens) = (plan.rounds, plan.threads / each, plan.tokens);
+    let used = if plan.format.offset { names } else { &names[..1] };
+    let declared = used
+        .iter()
+        .map(|name| format!("GM_SHARED({ty}, {name}, {rounds} * {shares} * {tokens} * {DP4A_ROWS});\n    "));
+    declared.collect()
 }
 
 /// The type of a token's bytes for a tile.
@@ -71,8 +72,10 @@ pub(super) fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
     let pack = &plan.pack;
     let vector = vector(plan);
     let names = ["x", "y", "z", "w"];
-    let operands: Vec<String> =
-        names.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))).collect();
+    let operands = joined(
+        names.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))),
+        ", ",
+    );
     let mut products = String::new();
     for row in 0..4 {
         for field in 0..pack.fields {
@@ -89,7 +92,7 @@ pub(super) fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
         "const u32 operands[4][{}] = {{{}}};
             {}",
         pack.fields,
-        operands.join(", "),
+        operands,
         each_token(plan, &inner)
     )
 }
@@ -114,7 +117,7 @@ pub(super) fn total(plan: &CudaMatmul<'_>, row: &str) -> String {
         0 => format!("sums[t][{field}][{row}]"),
         shift => format!("(sums[t][{field}][{row}] >> {shift})"),
     });
-    each.collect::<Vec<_>>().join(" + ")
+    joined(each, " + ")
 }
 
 pub(super) fn declare_sums(plan: &CudaMatmul<'_>) -> String {
@@ -136,11 +139,7 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
     } else {
         (String::new(), String::new(), x_load(" + t * a.x_stride"))
     };
-    let x_sum = if plan.format.min() == 0 {
-        String::new()
-    } else {
-        "const i32 x_sum = gm_load(a.x_sums + token);\n    ".to_string()
-    };
+    let x_sum = when(plan.format.min() != 0, || "const i32 x_sum = gm_load(a.x_sums + token);\n    ");
     format!(
         "const u32 tiles = (u32)(a.stride / {bytes});
     {declare}
@@ -165,13 +164,7 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
         }}
         x_next += {AHEAD} * x_apart;
     }}
-    GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
-        GM_UNROLL for (u32 r = 0; r < 4; r++) {{
-            i32 dot = {total};
-            GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
-            if (gm_lane() < 4) parts[(gm_warp() * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
-        }}
-    gm_sync();
+    {hand_over}
     const u32 i = gm_thread();
     const u32 row = panel * {DP4A_ROWS} + i % {DP4A_ROWS}, token = first_token + i / {DP4A_ROWS};
     if (i >= tokens * {DP4A_ROWS} || row >= a.n) return;
@@ -187,40 +180,83 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
         k = plan.pack.tile.k,
         declare = declare_sums(plan),
         step = step(plan, &x),
-        total = total(plan, "r"),
+        hand_over = hand_over(plan, "gm_warp()"),
         store = form
             .storing(&format!("{x_sum}store_output(a, row, token, {});", corrected(plan, "dot", "x_sum"))),
     )
 }
 
-/// Runs of k have scales: lanes compute terms of many runs, a thread for each row and token adds them in the order of k.
+/// Statements that hand a warp's sums over as those of warp number `warp` of `parts`, and wait for the other warps.
+pub(super) fn hand_over(plan: &CudaMatmul<'_>, warp: &str) -> String {
+    let tokens = plan.tokens;
+    format!(
+        "GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
+        GM_UNROLL for (u32 r = 0; r < 4; r++) {{
+            i32 dot = {total};
+            GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
+            if (gm_lane() < 4) parts[({warp} * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
+        }}
+    gm_sync();",
+        total = total(plan, "r"),
+    )
+}
+
+/// Runs of k have scales.
 fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
+    let [declare, sum] = sum_of_runs(plan);
+    format!(
+        "f32 y = 0.0f;
+    {declare}{half}
+    {wait}{sum}
+    const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS};
+    if (within < tokens * {DP4A_ROWS} && row < a.n) {store}",
+        half = half(plan),
+        wait = form.wait(&format!("if (group < a.units)\n        {}\n    ", prefetch_run(plan, "panel"))),
+        store = form.storing(&format!("store_output(a, row, first_token + within / {DP4A_ROWS}, y);")),
+    )
+}
+
+/// A statement that fetches the codes of run `group` of a panel, which lie together: the four lanes that will load them fetch a line each.
+pub(super) fn prefetch_run(plan: &CudaMatmul<'_>, panel: &str) -> String {
+    let run = plan.format.unit.div_ceil(plan.pack.tile.k) * plan.pack.tile.bytes;
+    format!(
+        "for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + {panel} * a.stride + group * {run} + line);"
+    )
+}
+
+/// The declaration of the half of the terms that a round writes: with two, the other threads go on while some add up what a round
+/// has left, and fill the other one.
+pub(super) fn half(plan: &CudaMatmul<'_>) -> &'static str {
+    if plan.rounds == 2 { "u32 half = 0;" } else { "const u32 half = 0;" }
+}
+
+/// Declarations beside `y`, and a loop over the runs of a panel: lanes compute the terms of many runs, a thread for each row and token
+/// adds them in the order of k.
+pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
+    let (vector, k) = (vector(plan), plan.pack.tile.k);
+    // Whether there is a panel, the number of the thread's four lanes in the CUDA block and what leads to that of the panel's first
+    // four, and the bytes of token `t`. Tables take registers, of which two CUDA blocks leave 64.
+    let (there, group, first_group, x, unroll) = match &plan.fused {
+        None => {
+            let x = format!("gm_load((const {vector} *)(xs + tile * {k} + t * a.x_stride))");
+            ("", "group", "", x, "GM_UNROLL ")
+        }
+        Some(room) => {
+            let x = format!("gm_shared_get<{vector}>(x_values, t * {} + tile * {k})", room.values);
+            let unroll = if plan.pack.table.is_some() { "GM_UNROLL_TWO " } else { "GM_UNROLL " };
+            ("there && ", "gm_thread() / 4", "side * groups + ", x, unroll)
+        }
+    };
     let tokens = plan.tokens;
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
-    let at = format!("((half * {groups} + group) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "gm_thread()");
-    // With two halves, the other threads go on meanwhile and fill the other one.
-    let (half, flip, last) = match plan.rounds {
-        2 => ("u32 half = 0;", ", half ^= 1", ""),
-        _ => ("const u32 half = 0;", "", "gm_sync();"),
-    };
-    let unroll = if tiles <= 4 { "GM_UNROLL " } else { "" };
-    let vector = vector(plan);
-    let x = format!("gm_load((const {vector} *)(xs + tile * {} + t * a.x_stride))", plan.pack.tile.k);
-    // A run's codes lie together; the four lanes that will load them fetch a line each.
-    let run = tiles * plan.pack.tile.bytes;
-    let early = format!(
-        "if (group < a.units)
-        for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + panel * a.stride + group * {run} + line);
-    "
-    );
-    format!(
-        "f32 y = 0.0f;
-    {sums}{half}
-    {wait}for (u32 first = 0; first < a.units; first += groups{flip}) {{
+    let at = format!("((half * {groups} + {group}) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
+    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at);
+    let (flip, last) = if plan.rounds == 2 { (", half ^= 1", "") } else { ("", "gm_sync();") };
+    let text = format!(
+        "for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;
-        if (unit < a.units) {{
+        if ({there}unit < a.units) {{
             {load}{fields}
             {unroll}for (u32 i = 0; i < {tiles}; i++) {{
             const u32 tile = unit * {tiles} + i;
@@ -231,47 +267,44 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
         }}
         gm_sync();
         // A thread for each row and token: terms were computed in any order, they are added in the order of k.
-        if (gm_thread() < tokens * {DP4A_ROWS}) {{
+        if ({there}within < tokens * {DP4A_ROWS}) {{
             const u32 count = gm_min(a.units - first, groups);
             for (u32 i = 0; i < count; i++) {{
-                const u32 from = (half * {groups} + i) * {width} + gm_thread();
+                const u32 from = (half * {groups} + {first_group}i) * {width} + within;
                 {add}
             }}
         }}
         {last}
-    }}
-    const u32 row = panel * {DP4A_ROWS} + gm_thread() % {DP4A_ROWS};
-    if (gm_thread() < tokens * {DP4A_ROWS} && row < a.n) {store}",
-        store = form.storing(&format!("store_output(a, row, first_token + gm_thread() / {DP4A_ROWS}, y);")),
-        wait = form.wait(&early),
-        sums = declare,
+    }}",
+        unroll = if tiles <= 4 { unroll } else { "" },
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),
         width = tokens * DP4A_ROWS,
         each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
-    )
+    );
+    [declare, text]
 }
 
 /// How the terms of runs come about.
-pub(super) struct Terms {
+struct Terms {
     /// Statements that load what a run's weights have.
-    pub(super) load: String,
+    load: String,
     /// Those that load what its activations have.
-    pub(super) of_token: String,
+    of_token: String,
     /// Those that store the terms of a token.
-    pub(super) store: String,
+    store: String,
     /// What the thread of an output declares to add them up.
-    pub(super) declare: String,
+    declare: String,
     /// Statements that add the terms at `from`, those of run `first + i`.
-    pub(super) add: String,
+    add: String,
 }
 
 impl Terms {
-    /// Terms that stand from `at` on; `output` is an expression of the thread's place among those that add.
-    pub(super) fn of(plan: &CudaMatmul<'_>, at: &str, output: &str) -> Terms {
+    /// Terms that stand from `at` on.
+    fn of(plan: &CudaMatmul<'_>, at: &str) -> Terms {
         match Parts::of(plan, DP4A_ROWS) {
-            Some(parts) => terms_of_runs(plan, &parts, at, output),
+            Some(parts) => terms_of_runs(plan, &parts, at),
             None => terms_of_units(plan, at),
         }
     }
@@ -279,8 +312,8 @@ impl Terms {
 
 /// The four rows of a lane in one vector.
 fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
-    let each: Vec<String> = ["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)).collect();
-    format!("{ty}{{{}}}", each.join(", "))
+    let each = joined(["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)), ", ");
+    format!("{ty}{{{}}}", each)
 }
 
 /// Each run has an f32.
@@ -315,7 +348,7 @@ fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> Terms {
 }
 
 /// Each run has integers, and its super-block an f32.
-fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str, output: &str) -> Terms {
+fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
     let Parts { runs, .. } = parts;
     let integers = |array: &str| {
         format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
@@ -342,9 +375,9 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str, output: &str) -
         );
     }
     let x_scale = match &plan.fused {
-        Some(fused) => fused.x_scale(plan, &format!("{output} / {DP4A_ROWS}"), "block", parts.elements),
+        Some(fused) => fused.x_scale(plan, &format!("within / {DP4A_ROWS}"), "block", parts.elements),
         None => parts
-            .x_scale(plan, &format!("first_token + {output} / {DP4A_ROWS}"), "block")
+            .x_scale(plan, &format!("first_token + within / {DP4A_ROWS}"), "block")
             .map(|place| format!("gm_load({place})")),
     };
     if let Some(x_scale) = x_scale {
@@ -375,7 +408,7 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str, output: &str) -
         add,
         "
                 if ((first + i) % {runs} == {last}) {{
-                    const u32 block = (first + i) / {runs}, row = {output} % {DP4A_ROWS};
+                    const u32 block = (first + i) / {runs}, row = within % {DP4A_ROWS};
                     {loads}                    {terms}
                     {zero}
                 }}",

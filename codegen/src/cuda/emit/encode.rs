@@ -1,5 +1,6 @@
 //! How a block is written: what a quantizer that rounds does to it, and codes into its words.
 
+use crate::text::when;
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use std::fmt::Write;
 
@@ -45,14 +46,10 @@ pub fn put(format: &Format, field: &Field, grouped: bool) -> String {
 }}
 ",
             super::decode::address(slice),
-            if crosses {
-                format!(
-                    "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
-                    slice.bits
-                )
-            } else {
-                String::new()
-            }
+            when(crosses, || format!(
+                "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
+                slice.bits
+            ))
         );
         low += slice.bits;
     }

@@ -4,6 +4,7 @@ use super::product::CudaMatmul;
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
 use crate::print::cuda;
+use crate::text::joined;
 use std::fmt::Write;
 
 /// What the epilogue of an output takes besides its sum and the bias.
@@ -37,14 +38,14 @@ pub(super) fn by_row(plan: &CudaMatmul<'_>) -> String {
 /// The emitted `epilogue_row`: what `epilogue` does behind the token's scale.
 pub(super) fn epilogue_row(plan: &CudaMatmul<'_>) -> String {
     let of_row = Epilogue::of(plan).of_row();
-    let parameters: Vec<String> = of_row.iter().map(|name| format!("f32 {name}")).collect();
+    let parameters = joined(of_row.iter().map(|name| format!("f32 {name}")), ", ");
     format!(
         "GM_DEVICE f32 epilogue_row(const Matmul &a, f32 y, {}) {{
 {}    return a.bias == nullptr ? y : y + bias;
 }}
 
 ",
-        parameters.join(", "),
+        parameters,
         by_row(plan)
     )
 }
@@ -60,7 +61,7 @@ pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
     steps += &by_row(plan);
     let x_scale = used.x_scale.then_some("x_scale");
     let names = || used.of_row().into_iter().chain(x_scale);
-    let parameters: Vec<String> = names().map(|name| format!("f32 {name}")).collect();
+    let parameters = joined(names().map(|name| format!("f32 {name}")), ", ");
     let mut loads = String::new();
     // What the kernel made itself it has at hand.
     let at_hand = x_scale.filter(|_| plan.fused.is_some());
@@ -79,7 +80,6 @@ GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y{at_hand})
 }}
 
 ",
-        parameters = parameters.join(", "),
         arguments = names().collect::<Vec<_>>().join(", "),
         at_hand = at_hand.map_or(String::new(), |name| format!(", f32 {name}")),
     )

@@ -3,6 +3,7 @@
 use super::overlap::wait;
 use super::parameters::fields;
 use super::product::CudaMatmul;
+use crate::text::when;
 use gristmill_spec::model::CudaBudget;
 use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm};
 
@@ -34,7 +35,7 @@ pub(super) fn in_each_form(plan: &CudaMatmul<'_>, kernel: impl Fn(Form) -> Strin
 
 /// The struct that a grouped kernel takes besides.
 pub(super) fn arguments(plan: &CudaMatmul<'_>) -> String {
-    if plan.is_grouped() { fields("Groups", &CudaAbi::GROUPS, &[]) } else { String::new() }
+    when(plan.is_grouped(), || fields("Groups", &CudaAbi::GROUPS, &[]))
 }
 
 /// Name of the grouped form of a kernel.

@@ -5,7 +5,7 @@
 //! block has several panels beside each other, and more of them one after the other.
 
 use super::activations::{Statements, Target, shared_bytes, statements};
-use super::dp4a::{Terms, declare_sums, each_token, step, total, vector};
+use super::dp4a::{AHEAD, arrays, declare_sums, half, hand_over, prefetch_run, step, sum_of_runs, vector};
 use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
@@ -13,11 +13,9 @@ use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
 use super::terms::{Parts, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;
+use crate::text::when;
 use gristmill_spec::model::CudaBudget;
 use std::fmt::Write;
-
-/// Loads of sixteen bytes that a lane starts before it uses the first, where a row is one integer sum.
-const AHEAD: u32 = 2;
 
 /// Rows are multiples of this, so that four values are loaded at once.
 pub(super) const MULTIPLE: u64 = 4;
@@ -95,14 +93,6 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     if needs_sums(plan.format) {
         shared += &array("i32", "x_sums", tokens * room.sums);
     }
-    let terms = if unit == 0 {
-        array("i32", "parts", plan.rounds * threads / 32 * tokens * DP4A_ROWS)
-    } else {
-        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
-        let count = plan.rounds * threads / 4 * tokens * DP4A_ROWS;
-        let subtracted = if plan.format.offset { array(ty, "subtracted", count) } else { String::new() };
-        array(ty, "added", count) + &subtracted
-    };
     let meet = if meets { "" } else { "gm_sync();\n    " };
     let meet_at_last = if tokens == 1 { meet } else { "" };
     let of_token = if tokens == 1 {
@@ -118,7 +108,7 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     let (early, product) = if unit == 0 { one_sum(plan, &room) } else { by_unit(plan, &room) };
     format!(
         "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
-    {shared}{terms}{declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
+    {shared}{arrays}{declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
     // and more of them afterwards.
     const u32 sharing = gm_threads() >> a.sides;
     const u32 side = a.sides == 0 ? 0 : gm_thread() >> gm_popc(sharing - 1), within = gm_thread() - side * sharing;
@@ -126,7 +116,7 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     const u32 panels = (a.n + {last_row}) / {DP4A_ROWS}, apart = gm_blocks() << a.sides;
     const u32 own = gm_block() + side * gm_blocks();
     const u32 first_token = gm_block_y() * {tokens}, tokens = gm_min(a.m - first_token, {tokens}u);
-    const u8 *codes = a.codes + quad * 16;
+    const u8 *all_codes = a.codes + quad * 16;
     {table}{early}const void *x = a.x;
     u64 *fault = a.fault;
     const u32 type = a.x_type, k = a.k;
@@ -136,6 +126,7 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
 GM_EXPORT({name})
 ",
         held = room.blocks_per_sm,
+        arrays = arrays(plan),
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
     )
@@ -143,8 +134,7 @@ GM_EXPORT({name})
 
 /// Statements that write output (row, first_token + t), whose sum is `y`.
 fn epilogue(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
-    let scale =
-        if Epilogue::of(plan).x_scale { format!(", x_scales[t * {}]", room.scales) } else { String::new() };
+    let scale = when(Epilogue::of(plan).x_scale, || format!(", x_scales[t * {}]", room.scales));
     format!("store_output(a, row, first_token + t, {y}{scale});")
 }
 
@@ -154,7 +144,7 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     let (bytes, k) = (plan.pack.tile.bytes, plan.pack.tile.k);
     let early = wait(&format!(
         "const u32 tiles = (u32)(a.stride / {bytes});
-    const u8 *next = codes + own * a.stride + group * {bytes};
+    const u8 *next = all_codes + own * a.stride + group * {bytes};
     const u64 stride = groups * {bytes};
     u32x4 ahead[{AHEAD}] = {{}};
     if (own < panels)
@@ -163,17 +153,15 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     "
     ));
     let x = format!("gm_shared_get<{vector}>(x_values, t * {} + tile * {k})", room.values);
-    let x_sum = if plan.format.min() == 0 {
-        String::new()
-    } else {
+    let x_sum = when(plan.format.min() != 0, || {
         format!("const i32 x_sum = x_sums[t * {}];\n            ", room.sums)
-    };
+    });
     let product = format!(
         "u32 half = 0;
     GM_NO_UNROLL for (u32 first_panel = gm_block(), panel = own; first_panel < panels; first_panel += apart, panel += apart, half ^= 1) {{
         {declare}
         // Behind the last weights of a panel come the first of the next.
-        const u8 *after = codes + (u64)(panel + apart) * a.stride + group * {bytes};
+        const u8 *after = all_codes + (u64)(panel + apart) * a.stride + group * {bytes};
         const bool more = panel + apart < panels;
         if (panel < panels)
         GM_NO_UNROLL for (u32 first = group; first < tiles; first += {AHEAD} * groups) {{
@@ -192,13 +180,7 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
                 {step}
             }}
         }}
-        GM_UNROLL for (u32 t = 0; t < {tokens}; t++)
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {{
-                i32 dot = {total};
-                GM_UNROLL for (u32 mask = 4; mask < 32; mask *= 2) dot += gm_shfl_xor(dot, mask);
-                if (gm_lane() < 4) parts[((half * {warps} + gm_warp()) * {tokens} + t) * {DP4A_ROWS} + gm_lane() * 4 + r] = dot;
-            }}
-        gm_sync();
+        {hand_over}
         const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
         if (t < tokens && row < a.n) {{
             i32 dot = 0;
@@ -209,7 +191,7 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     }}",
         declare = declare_sums(plan),
         step = step(plan, &x),
-        total = total(plan, "r"),
+        hand_over = hand_over(plan, &format!("(half * {warps} + gm_warp())")),
         width = tokens * DP4A_ROWS,
         epilogue = epilogue(plan, room, &corrected(plan, "dot", "x_sum")),
     );
@@ -218,29 +200,8 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
 
 /// Runs of k have scales: as in `dp4a`, for several panels.
 fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
-    let tokens = plan.tokens;
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
-    let groups = plan.threads / 4;
-    let at = format!("((half * {groups} + gm_thread() / 4) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at, "within");
-    let (half, flip, last) = match plan.rounds {
-        2 => ("u32 half = 0;", ", half ^= 1", ""),
-        _ => ("const u32 half = 0;", "", "gm_sync();"),
-    };
-    // Tables take registers, of which two CUDA blocks leave 64.
-    let unroll = match (tiles, plan.pack.table.is_some()) {
-        (0..=4, false) => "GM_UNROLL ",
-        (0..=4, true) => "GM_UNROLL_TWO ",
-        _ => "",
-    };
-    let vector = vector(plan);
-    let k = plan.pack.tile.k;
-    let x = format!("gm_shared_get<{vector}>(x_values, t * {} + tile * {k})", room.values);
-    let run = tiles * plan.pack.tile.bytes;
-    // A run's codes lie together, as do its terms; the four lanes that will load them fetch a line each.
-    let mut fetch = format!(
-        "for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + own * a.stride + group * {run} + line);"
-    );
+    let mut fetch = prefetch_run(plan, "own");
+    // As a run's codes, so do its terms lie together.
     for (there, array, together) in [(plan.format.has_scales(), "scales", 1), (plan.format.offset, "mins", 2)]
     {
         let place = match Parts::of(plan, DP4A_ROWS) {
@@ -262,42 +223,19 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     }}
     "
     ));
+    let [declare, sum] = sum_of_runs(plan);
     let product = format!(
         "{half}
     GM_NO_UNROLL for (u32 first_panel = gm_block(), panel = own; first_panel < panels; first_panel += apart, panel += apart) {{
         const bool there = panel < panels;
+        const u8 *codes = all_codes + panel * a.stride;
         f32 y = 0.0f;
         {declare}
-        for (u32 first = 0; first < a.units; first += groups{flip}) {{
-            const u32 unit = first + group;
-            if (there && unit < a.units) {{
-                {load}{fields}
-                {unroll}for (u32 i = 0; i < {tiles}; i++) {{
-                const u32 tile = unit * {tiles} + i;
-                const u32x4 w = gm_load_once((const u32x4 *)(codes + panel * a.stride + (u64)tile * {bytes}));
-                {step}
-                }}
-                {each}
-            }}
-            gm_sync();
-            // A thread for each row and token: terms were computed in any order, they are added in the order of k.
-            if (there && within < tokens * {DP4A_ROWS}) {{
-                const u32 count = gm_min(a.units - first, groups);
-                for (u32 i = 0; i < count; i++) {{
-                    const u32 from = (half * {groups} + side * groups + i) * {width} + within;
-                    {add}
-                }}
-            }}
-            {last}
-        }}
+        {sum}
         const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
         if (t < tokens && row < a.n) {{ {epilogue} }}
     }}",
-        fields = declare_sums(plan),
-        bytes = plan.pack.tile.bytes,
-        step = step(plan, &x),
-        width = tokens * DP4A_ROWS,
-        each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
+        half = half(plan),
         epilogue = epilogue(plan, room, "y"),
     );
     (early, product)

@@ -5,6 +5,7 @@ use super::decode::{Four, address, four};
 use super::encode::{Rule, SHARED, WARPS, put};
 use super::parameters::{SCALE_OVERFLOW, parameters};
 use crate::plan::{FormatPlan, lcm};
+use crate::text::joined;
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use gristmill_spec::vocab::CudaAbi;
 use std::fmt::Write;
@@ -167,7 +168,7 @@ fn put_four(format: &Format, field: &Field) -> Option<String> {
                     (0..4).map(|n| format!("(codes >> {} & {mask:#x}u) << {}", 8 * n + low, slice.bits * n));
                 format!(
                     "gm_shared_or(all_words, words + (u32)(a >> 5), ({}) << (a & 31));",
-                    each.collect::<Vec<_>>().join(" | ")
+                    joined(each, " | ")
                 )
             }
         };

@@ -1,6 +1,7 @@
 //! What was decided for a CUDA kernel, as data: the registry's launch is printed from it, and so is `emit --cuda --plan`.
 
 use super::tiles::Split;
+use crate::text::joined;
 use gristmill_spec::model::CudaBudget;
 use gristmill_spec::vocab::{Op, Precision};
 use std::fmt;
@@ -31,9 +32,8 @@ pub struct CudaPlan {
 impl fmt::Display for CudaPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; launch:", self.words)?;
-        for (at, (name, number)) in self.launch.numbers().into_iter().enumerate() {
-            write!(f, "{} {name} = {number}", if at == 0 { "" } else { "," })?;
-        }
+        let numbers = self.launch.numbers();
+        write!(f, " {}", joined(numbers.iter().map(|(name, number)| format!("{name} = {number}")), ", "))?;
         if let Some(shared) = self.shared {
             write!(f, "; {shared} bytes of shared memory")?;
         }
@@ -206,50 +206,51 @@ impl Launch {
         }
     }
 
-    /// Its numbers, each with its name.
+    /// Its numbers, and those of its parts, each with its name.
     pub fn numbers(&self) -> Vec<(&'static str, u32)> {
+        let mut numbers = self.fields();
+        numbers.retain(|number| *number != ("shared", 0));
+        match self {
+            Launch::Matmul { elements, multiple, split, .. } => {
+                numbers.extend([("elements", *elements), ("multiple", *multiple)]);
+                numbers.extend(split.iter().flat_map(|split| split.fields()));
+            }
+            Launch::Quantize { step: Some(step), .. } => numbers.push(("chunk", step.chunk)),
+            Launch::Rows { quantizer: Some(RowsQuantizer { threads, elements, bytes, .. }), .. } => {
+                numbers.extend([("quantize_threads", *threads), ("unit", *elements), ("unit_bytes", *bytes)])
+            }
+            Launch::Elements { .. }
+            | Launch::Quantize { step: None, .. }
+            | Launch::Rows { quantizer: None, .. }
+            | Launch::Activations { .. }
+            | Launch::Convert { .. }
+            | Launch::Experts { .. } => {}
+        }
+        numbers
+    }
+
+    /// Its own numbers, each by the name of its field in the registry.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, u32)> {
         match *self {
             Launch::Elements { threads, per_thread, .. } | Launch::Convert { threads, per_thread, .. } => {
                 vec![("threads", threads), ("per_thread", per_thread)]
             }
-            Launch::Quantize { threads, blocks, ref step, .. } => {
-                let mut numbers = vec![("threads", threads), ("blocks", blocks)];
-                numbers.extend(step.iter().map(|step| ("chunk", step.chunk)));
-                numbers
-            }
-            Launch::Matmul { threads, fewest, rows, tokens, elements, multiple, split, shared, .. } => {
-                let mut numbers = vec![
-                    ("threads", threads),
-                    ("fewest", fewest),
-                    ("rows", rows),
-                    ("tokens", tokens),
-                    ("elements", elements),
-                    ("multiple", multiple),
-                ];
-                if let Some(Split { stage, cycles, blocks_per_sm }) = split {
-                    numbers.extend([("stage", stage), ("cycles", cycles), ("blocks_per_sm", blocks_per_sm)]);
-                }
-                numbers.extend((shared > 0).then_some(("shared", shared)));
-                numbers
-            }
-            Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, ref quantizer, .. } => {
-                let mut numbers = vec![
-                    ("check_threads", check_threads),
-                    ("threads", threads),
-                    ("fewest", fewest),
-                    ("rows", rows),
-                    ("tokens", tokens),
-                    ("shared", shared),
-                ];
-                if let Some(RowsQuantizer { threads, elements, bytes, .. }) = *quantizer {
-                    numbers.extend([
-                        ("quantize_threads", threads),
-                        ("unit", elements),
-                        ("unit_bytes", bytes),
-                    ]);
-                }
-                numbers
-            }
+            Launch::Quantize { threads, blocks, .. } => vec![("threads", threads), ("blocks", blocks)],
+            Launch::Matmul { threads, fewest, rows, tokens, shared, .. } => vec![
+                ("threads", threads),
+                ("fewest", fewest),
+                ("rows", rows),
+                ("tokens", tokens),
+                ("shared", shared),
+            ],
+            Launch::Rows { check_threads, threads, fewest, rows, tokens, shared, .. } => vec![
+                ("check_threads", check_threads),
+                ("threads", threads),
+                ("fewest", fewest),
+                ("rows", rows),
+                ("tokens", tokens),
+                ("shared", shared),
+            ],
             Launch::Activations { threads, .. } | Launch::Experts { threads, .. } => {
                 vec![("threads", threads)]
             }

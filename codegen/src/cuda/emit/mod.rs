@@ -13,6 +13,7 @@ mod division;
 mod dp4a;
 mod embed;
 mod encode;
+mod ends;
 mod epilogue;
 mod experts;
 mod fma;

@@ -1,5 +1,6 @@
 //! What kernels take, printed from the table of calls, and what headers take of a unit.
 
+use crate::text::joined;
 use gristmill_spec::vocab::{CudaAbi, CudaFault};
 
 /// Numbers of faults, as kernels add them to four times the index; that of a value that is not finite is 0.
@@ -22,8 +23,8 @@ pub(super) fn define(name: &str, abi: &CudaAbi) -> String {
 
 /// Numbers that a header takes of the unit, and in it constants of the compiler.
 pub(super) fn enumerators(numbers: &[(&str, u32)]) -> String {
-    let each: Vec<String> = numbers.iter().map(|(name, number)| format!("{name} = {number}")).collect();
-    format!("enum : u32 {{ {} }};\n", each.join(", "))
+    let each = joined(numbers.iter().map(|(name, number)| format!("{name} = {number}")), ", ");
+    format!("enum : u32 {{ {} }};\n", each)
 }
 
 /// The struct `name`, with the fields `inner` where the table leaves room for them.

@@ -3,6 +3,7 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
+use super::ends::{Ends, indented, outputs};
 use super::epilogue::Epilogue;
 use super::form::{Form, in_each_form};
 use super::mma::fragments;
@@ -10,9 +11,10 @@ use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
-use super::terms::{Parts, corrected, needs_sums, terms};
+use super::terms::{Parts, corrected, needs_sums};
 use super::tiles::Tiling;
 use crate::Error;
+use crate::text::{joined, when};
 use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
 
@@ -141,7 +143,6 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
 fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
-    let used = Used::of(plan);
     let mut shared = format!(
         "GM_SHARED(u8, xs, {stages} * {});\n    GM_SHARED(u8, ws, {stages} * {});",
         tokens * tiles * plan.pack.tile.k,
@@ -157,20 +158,8 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
         format!("a.units * {}", tiling.run)
     };
     let sums = format!("i32 sums[2][{}][4] = {{}};", warp_tokens / 8);
-    let totals = if plan.format.unit == 0 {
-        sums
-    } else {
-        let mut totals = format!("{sums}\n    f32 y[2][{}][4] = {{}};", warp_tokens / 8);
-        if plan.format.superblock.is_some() {
-            let low = if plan.format.offset {
-                format!(", low[2][{0}][4] = {{}}", warp_tokens / 8)
-            } else {
-                String::new()
-            };
-            let _ = write!(totals, "\n    i32 total[2][{}][4] = {{}}{low};", warp_tokens / 8);
-        }
-        totals
-    };
+    let totals =
+        if plan.format.unit == 0 { sums } else { format!("{sums}\n    {}", outputs(plan, warp_tokens / 8)) };
     // The stages that the CUDA block has, from where to where.
     let (begin, end, from) = if plan.format.unit == 0 {
         let parts =
@@ -179,17 +168,15 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     } else {
         ("", "stages", "0")
     };
-    let behind = if from == "0" { String::new() } else { format!("{from} + ") };
-    let gathered = if plan.format.unit == 0 {
+    let behind = when(from != "0", || format!("{from} + "));
+    let gathered = when(plan.format.unit == 0, || {
         let columns = warp_tokens / 8;
         let each = format!(
             "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {columns}; c++)"
         );
         let place = format!("half * {columns} + c");
         gather(plan, threads / 32, 2 * columns, &each, &place, &|i| format!("sums[half][c][{i}]"))
-    } else {
-        String::new()
-    };
+    });
     format!(
         "{declared}({threads}) {name}({parameters}) {{
     {shared}
@@ -225,7 +212,7 @@ GM_EXPORT({name})
         ahead = stages - 1,
         pending = stages - 2,
         arrays = arrays(plan, tiling).join(", "),
-        multiply = multiply(plan, tiling, &used),
+        multiply = multiply(plan, tiling),
         store = form.storing(&store(plan, warp_tokens, "sums[half][c][j]")),
     )
 }
@@ -258,11 +245,7 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     };
     // The last stage may have fewer tiles.
     let there = |part: u32| {
-        if tiles == 1 {
-            String::new()
-        } else {
-            format!("        if (stage * {tiles} + part * 16 / {part} >= tiles) continue;\n")
-        }
+        when(tiles != 1, || format!("        if (stage * {tiles} + part * 16 / {part} >= tiles) continue;\n"))
     };
     let mut out = each(
         tokens * x_each,
@@ -288,8 +271,8 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
         ),
     );
     out += &copy_terms(plan, tiling, used, &each);
-    let names: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")).collect();
-    let types: Vec<String> = arrays(plan, tiling).iter().map(|name| format!("class A{name}")).collect();
+    let names = joined(arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")), ", ");
+    let types = joined(arrays(plan, tiling).iter().map(|name| format!("class A{name}")), ", ");
     format!(
         "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
 template <{types}>
@@ -299,8 +282,6 @@ GM_DEVICE void copy_stage({names}, const Matmul &a, u32 first_token, u32 first_p
 {out}}}
 
 ",
-        types = types.join(", "),
-        names = names.join(", "),
     )
 }
 
@@ -356,7 +337,7 @@ fn copy_terms(
 }
 
 /// Statements that multiply the stage at place `at`.
-fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
+fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let (tokens, k, bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
     let Tiling { warp_tokens, panels, tiles, run, .. } = *tiling;
     let columns = warp_tokens / 8;
@@ -386,18 +367,10 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
             steps = k / 32,
         );
     }
-    let flush = if run == 0 {
-        String::new()
-    } else if let Some(parts) = Parts::of(plan, MMA_ROWS) {
-        superblock::flush(plan, tiling, &parts)
-    } else {
-        flush(plan, tiling, used)
-    };
-    let beyond = if tiles == 1 {
-        String::new()
-    } else {
+    let flush = when(run != 0, || flush(plan, tiling));
+    let beyond = when(tiles != 1, || {
         format!("            if ((stage - {}) * {tiles} + i >= tiles) continue;\n", tiling.stages - 1)
-    };
+    });
     format!(
         "GM_UNROLL for (u32 i = 0; i < {tiles}; i++) {{
 {beyond}            const u32x4 w[{count}] = {{{parts}}};
@@ -407,64 +380,52 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
     )
 }
 
-/// Statements at the end of a run: its terms.
-fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
-    let tokens = plan.tokens;
+/// Statements at the end of a run.
+fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let Tiling { warp_tokens, panels, tiles, run, runs, stages } = *tiling;
-    let columns = warp_tokens / 8;
-    let (added, subtracted) =
-        terms(plan, "sums[half][c][j]", "scale[half * 2 + j / 2]", "min[half * 2 + j / 2]");
-    let subtract = subtracted.map_or(String::new(), |text| {
-        format!("\n                        y[half][c][j] = y[half][c][j] - {text};")
-    });
-    let mut rows = String::new();
-    for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
-        if there {
-            let _ = writeln!(
-                rows,
-                "                f32 {name}[4];
-                GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {array}[((at * {runs} + run) * {panels} + own_panel) * {MMA_ROWS} + r * 8 + g];"
-            );
-        }
-    }
-    let mut of_tokens = String::new();
-    for (there, ty, pair, name, array) in [
-        (used.x_scales, "f32", "f32x2", "x_scale", "x_scales"),
-        (used.x_sums, "i32", "u32x2", "x_sum", "x_sums"),
-    ] {
-        if there {
-            let _ = writeln!(
-                of_tokens,
-                "                    const {pair} both_{array} = gm_shared_get<{pair}>({array}, (at * {runs} + run) * {tokens} + own_tokens + c * 8 + t * 2);
-                    const {ty} {name}_of[2] = {{({ty})both_{array}.x, ({ty})both_{array}.y}};"
-            );
-        }
-    }
-    let mut bind = String::new();
-    for (there, ty, name) in [(used.x_scales, "f32", "x_scale"), (used.x_sums, "i32", "x_sum")] {
-        if there {
-            let _ = writeln!(bind, "                        const {ty} {name} = {name}_of[j % 2];");
-        }
-    }
-    let last = if run == 1 {
-        String::new()
-    } else {
-        format!("if ((stage - {}) * {tiles} % {run} + i % {run} == {}) ", stages - 1, run - 1)
+    let tokens = plan.tokens;
+    let block = plan.format.superblock.as_ref().map(|superblock| superblock.runs);
+    // Of a super-block the stage has a place for what all its runs share.
+    let (place, shared) = match block {
+        Some(_) => (format!("at * {panels} + own_panel"), "at".to_string()),
+        None => (format!("(at * {runs} + run) * {panels} + own_panel"), format!("(at * {runs} + run)")),
     };
+    let of_rows = |name: &str| {
+        let (ty, from) = match name {
+            "integer" => {
+                ("i32", format!("scale_integers[(({place}) * {runs} + run) * {MMA_ROWS} + r * 8 + g]"))
+            }
+            "lower" => (
+                "i32",
+                format!(
+                    "min_integers[(({place}) * {} + run / 2) * {} + (r * 8 + g) * 2 + unit % 2]",
+                    runs.div_ceil(2),
+                    2 * MMA_ROWS
+                ),
+            ),
+            _ => ("f32", format!("{name}s[({place}) * {MMA_ROWS} + r * 8 + g]")),
+        };
+        format!("{ty} {name}[4];\nGM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {from};\n")
+    };
+    let ends = Ends {
+        columns: warp_tokens / 8,
+        all_rows: true,
+        of_rows: &of_rows,
+        x_scales: format!("{shared} * {tokens} + own_tokens"),
+        x_sums: format!("(at * {runs} + run) * {tokens} + own_tokens"),
+    };
+    let is_last = block.map(|block| format!("unit % {block} == {}", block - 1));
+    let tile = format!("((stage - {}) * {tiles} + i)", stages - 1);
+    let at_end = when(run != 1, || format!("if ({tile} % {run} == {}) ", run - 1));
+    let which = if runs > 1 { format!("i / {run}") } else { "0".to_string() };
+    let unit = when(block.is_some(), || format!(", unit = {tile} / {run}"));
+    let add = indented("                ", &ends.emit(plan, is_last.as_deref()));
     format!(
-        "            {last}{{
+        "            {at_end}{{
                 // The end of a run: its terms, in the order of k.
-                const u32 run = {which};
-{rows}                GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-{of_tokens}                    GM_UNROLL for (u32 half = 0; half < 2; half++)
-                    GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-{bind}                        y[half][c][j] = y[half][c][j] + {added};{subtract}
-                        sums[half][c][j] = 0;
-                    }}
-                }}
-            }}
-",
-        which = if runs > 1 { format!("i / {run}") } else { "0".to_string() },
+                const u32 run = {which}{unit};
+{add}            }}
+"
     )
 }
 
@@ -498,12 +459,14 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
     } else {
         "y[half][c][j]".to_string()
     };
-    let arguments: Vec<String> = epilogue
-        .of_row()
-        .iter()
-        .map(|name| format!("{name}[half * 2 + j / 2]"))
-        .chain(epilogue.x_scale.then(|| "x_scale".to_string()))
-        .collect();
+    let arguments = joined(
+        epilogue
+            .of_row()
+            .iter()
+            .map(|name| format!("{name}[half * 2 + j / 2]"))
+            .chain(epilogue.x_scale.then(|| "x_scale".to_string())),
+        ", ",
+    );
     let _ = write!(
         out,
         "    GM_UNROLL for (u32 c = 0; c < {columns}; c++)
@@ -515,7 +478,6 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
                 if (row <= last_row && token <= last_token) gm_store(a.y + (u64)token * a.n + row, done);
             }}
         }}",
-        arguments = arguments.join(", "),
     );
     out
 }

@@ -7,6 +7,7 @@
 
 use super::product::CudaMatmul;
 use super::tiles::Split;
+use crate::text::joined;
 use gristmill_spec::vocab::CudaAlgorithm;
 
 /// Cycles between a load of weights from the device's memory and its use.
@@ -27,6 +28,12 @@ impl Split {
         let pairs = if plan.algorithm == CudaAlgorithm::Wgmma { 4096 } else { 2048 };
         let products = u64::from(plan.rows) * u64::from(plan.tokens) * u64::from(stage);
         Some(Split { stage, cycles: products.div_ceil(pairs) as u32, blocks_per_sm: 1 })
+    }
+
+    /// Its numbers, each by the name of its field in the registry.
+    pub(crate) fn fields(self) -> [(&'static str, u32); 3] {
+        let Split { stage, cycles, blocks_per_sm } = self;
+        [("stage", stage), ("cycles", cycles), ("blocks_per_sm", blocks_per_sm)]
     }
 
     /// In words.
@@ -52,10 +59,9 @@ pub(super) fn gather(
     place: &str,
     four: &dyn Fn(u32) -> String,
 ) -> String {
-    let values: Vec<String> = (0..4).map(|i| format!("(u32){}", four(i))).collect();
+    let values = joined((0..4).map(|i| format!("(u32){}", four(i))), ", ");
     let names = ["x", "y", "z", "w"];
-    let added: Vec<String> =
-        (0..4).map(|i| format!("{} += (i32)more.{};", four(i), names[i as usize])).collect();
+    let added = joined((0..4).map(|i| format!("{} += (i32)more.{};", four(i), names[i as usize])), " ");
     let layer = warps * count * 32;
     format!(
         "if (gm_blocks_z() > 1) {{
@@ -74,9 +80,7 @@ pub(super) fn gather(
     ",
         begin = TILE,
         own = count * 32,
-        values = values.join(", "),
         count = counted(plan),
-        added = added.join(" "),
     )
 }
 

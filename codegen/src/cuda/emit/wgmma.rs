@@ -17,6 +17,7 @@ use super::split::SHARE;
 use super::tiles::{RunTerms, Warpgroups, most_shared};
 use super::wgmma_row;
 use super::wgmma_runs::{self, Bringing, COPYING};
+use crate::text::joined;
 use std::fmt::Write;
 
 /// Stages in shared memory at most: more than memory's latency needs, whatever k of them is multiplied in a cycle.
@@ -144,7 +145,7 @@ fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         begin += array.bytes();
         text
     });
-    each.collect::<Vec<_>>().join("\n    ")
+    joined(each, "\n    ")
 }
 
 /// What stands before the kernel: the vocabulary, and the instruction for as many columns as a CUDA block has tokens.

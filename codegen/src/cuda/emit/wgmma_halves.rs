@@ -3,6 +3,7 @@
 
 use super::division::{BARRIERS, Division, ROWS, Raw, STAGE};
 use super::rows_product::{RowsProduct, at_once};
+use crate::text::joined;
 
 /// Threads of a CUDA block: three warpgroups.
 const THREADS: u32 = 384;
@@ -124,8 +125,8 @@ fn round(plan: &RowsProduct<'_>, division: &Division) -> String {
     } else {
         ""
     };
-    let pairs: Vec<String> =
-        (0..4).map(|i| format!("gm_two_{precision}(all[{}], all[{}])", 2 * i, 2 * i + 1)).collect();
+    let pairs =
+        joined((0..4).map(|i| format!("gm_two_{precision}(all[{}], all[{}])", 2 * i, 2 * i + 1)), ", ");
     let unused = if !ends { "    (void)k;\n" } else { "" };
     let at_once = at_once(plan.format);
     debug_assert!(8 % at_once == 0, "whole eights");
@@ -144,6 +145,5 @@ GM_DEVICE void round(const Bytes &bytes, u32 at, u32 e, u32 k, f32 outer, u32x4 
     }}
 {forget}}}
 ",
-        pairs = pairs.join(", "),
     )
 }

@@ -7,6 +7,7 @@ use super::pipelined;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::gather;
 use super::tiles::Warpgroups;
+use crate::text::joined;
 use std::fmt::Write;
 
 /// Statements that multiply all stages and store the outputs.
@@ -90,9 +91,11 @@ fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     if !used(plan).0 {
         return inside;
     }
-    let each: Vec<String> =
-        (0..tokens / 32).map(|i| format!("gm_divides_in_place(x_scales[{} + gm_lane()])", i * 32)).collect();
-    format!("{inside} && gm_ballot({}) == 0xffffffffu", each.join(" && "))
+    let each = joined(
+        (0..tokens / 32).map(|i| format!("gm_divides_in_place(x_scales[{} + gm_lane()])", i * 32)),
+        " && ",
+    );
+    format!("{inside} && gm_ballot({}) == 0xffffffffu", each)
 }
 
 /// Statements that compute and store all outputs of a lane, of which none is beyond the last.
@@ -127,7 +130,7 @@ fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
     } else {
         format!("{total} * ({scale})")
     };
-    let arguments: Vec<String> = of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")).collect();
+    let arguments = joined(of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")), ", ");
     let _ = write!(
         out,
         "            f32 *const y = a.y + (u64)(first_token + t * 2) * a.n + row;
@@ -138,7 +141,6 @@ fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
                     gm_store(y + (u64)(c * 8 + j % 2) * a.n + half * 16 + j / 2 * 8, epilogue_row(a, {scaled}, {arguments}));
             }}",
         columns = plan.tokens / 8,
-        arguments = arguments.join(", "),
     );
     out
 }

@@ -5,10 +5,12 @@
 //! The copying warpgroup brings a stage's activation scales and sums with its tokens, and with the first stage of several runs the
 //! terms of all of them, panel by panel, by bulk copies.
 
+use super::ends::{Ends, indented, outputs};
 use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::terms::{Parts, add_terms, integer_terms, terms};
+use super::terms::Parts;
 use super::tiles::{RunTerms, Warpgroups};
+use crate::text::when;
 use std::fmt::Write;
 
 /// Warps that copy: each has one or two of the four panels of each multiplying warpgroup.
@@ -155,13 +157,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
 
 /// Declarations of the sums that a warp keeps.
 pub(super) fn sums(plan: &CudaMatmul<'_>) -> String {
-    let columns = plan.tokens / 8;
-    let mut out = format!("i32 sums[2][{}] = {{}};\n        f32 y[2][{columns}][4] = {{}};", plan.tokens / 2);
-    if plan.format.superblock.is_some() {
-        let low = if plan.format.offset { format!(", low[2][{columns}][4] = {{}}") } else { String::new() };
-        let _ = write!(out, "\n        i32 total[2][{columns}][4] = {{}}{low};");
-    }
-    out
+    format!("i32 sums[2][{}] = {{}};\n    {}", plan.tokens / 2, outputs(plan, plan.tokens / 8))
 }
 
 /// The arrays that `add_terms` reads and adds to, as parameters and arguments.
@@ -188,7 +184,7 @@ fn terms_of(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> [Str
 pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> String {
     let [types, parameters, _] = terms_of(plan, division, of);
     let types = types.trim_end_matches(", ");
-    let template = if types.is_empty() { String::new() } else { format!("template <{types}> ") };
+    let template = when(!types.is_empty(), || format!("template <{types}> "));
     format!(
         "// The end of a run, the `run`-th of those whose terms are at `terms_place`, for half of a warp's rows: its terms, in the order of k.
 {template}GM_DEVICE void add_terms({parameters}, const Matmul &a, u32 half, u32 place, u32 terms_place, u32 run) {{
@@ -199,106 +195,38 @@ pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTe
 ",
         panels = division.panels,
         bytes = of.bytes,
-        body = match Parts::of(plan, MMA_ROWS) {
-            Some(parts) => of_superblocks(plan, &parts),
-            None => of_runs(plan),
-        },
+        body = add_terms(plan),
     )
 }
 
-/// Declarations of a token's scale and sum in a loop over `c`, and statements that bind them in one over `j`.
-fn by_token(plan: &CudaMatmul<'_>, scales: bool, sums: bool) -> [String; 2] {
-    let (mut declared, mut bound) = (String::new(), String::new());
-    for (there, ty, pair, name) in [(scales, "f32", "f32x2", "x_scale"), (sums, "i32", "u32x2", "x_sum")] {
-        if there {
-            let _ = writeln!(
-                declared,
-                "        const {pair} {name}_of = gm_shared_get<{pair}>({name}s, place * {} + c * 8 + t * 2);",
-                plan.tokens
-            );
-            let _ =
-                writeln!(bound, "            const {ty} {name} = ({ty})(j % 2 ? {name}_of.y : {name}_of.x);");
-        }
-    }
-    [declared, bound]
-}
-
-/// Statements of `add_terms` where each run has an f32 scale.
-fn of_runs(plan: &CudaMatmul<'_>) -> String {
-    let used = Used::of(plan);
-    let mut out = String::new();
-    for (there, name, array) in [(used.scales, "scale", "scales"), (used.mins, "min", "mins")] {
-        if there {
-            let _ = writeln!(
-                out,
-                "    const f32 {name}[2] = {{gm_shared_get<f32>({array}, panel + (run * {MMA_ROWS} + row) * 4), gm_shared_get<f32>({array}, panel + (run * {MMA_ROWS} + row + 8) * 4)}};"
-            );
-        }
-    }
-    let [declared, bound] = by_token(plan, used.x_scales, used.x_sums);
-    let (added, subtracted) = terms(plan, "sums[c * 4 + j]", "scale[j / 2]", "min[j / 2]");
-    let subtract =
-        subtracted.map_or(String::new(), |text| format!("\n            y[c][j] = y[c][j] - {text};"));
-    let _ = write!(
-        out,
-        "    GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-{declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-{bound}            y[c][j] = y[c][j] + {added};{subtract}
-        }}
-    }}
-",
-        columns = plan.tokens / 8,
-    );
-    out
-}
-
-/// Statements of `add_terms` where runs have integers, and super-blocks an f32 scale.
-fn of_superblocks(plan: &CudaMatmul<'_>, parts: &Parts) -> String {
-    let (used, columns) = (Used::of(plan), plan.tokens / 8);
-    let shared = 4 * MMA_ROWS;
-    let (mut integers, mut floats) = (String::new(), String::new());
-    let row_of = |below: u32| if below == 0 { "row".to_string() } else { format!("(row + {below})") };
-    let pair = |of: &dyn Fn(&str) -> String| [0, 8].map(|below| of(&row_of(below))).join(", ");
-    let float = |array: &str, name: &str| {
-        let both = pair(&|row| format!("gm_shared_get<f32>({array}, panel + {row} * 4)"));
-        format!("        const f32 {name}[2] = {{{both}}};\n")
+/// Statements of `add_terms`.
+fn add_terms(plan: &CudaMatmul<'_>) -> String {
+    let parts = Parts::of(plan, MMA_ROWS);
+    let own = 4 * MMA_ROWS;
+    let pair = |ty: &str, name: &str, of: &dyn Fn(&str) -> String| {
+        format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row"), of("(row + 8)"))
     };
-    if used.scales {
-        let both = pair(&|row| format!("(i32)(i8)scales[panel + {shared} + run * {MMA_ROWS} + {row}]"));
-        let _ = writeln!(integers, "    const i32 integer[2] = {{{both}}};");
-        floats += &float("scales", "scale");
-    }
-    if used.mins {
-        let both = pair(&|row| {
-            format!("(i32)(i8)mins[panel + {shared} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
-        });
-        let _ = writeln!(integers, "    const i32 lower[2] = {{{both}}};");
-        floats += &float("mins", "min");
-    }
-    let [sums_declared, sums_bound] = by_token(plan, false, used.x_sums);
-    let [scales_declared, scales_bound] = by_token(plan, used.x_scales, false);
-    let (added, subtracted) = integer_terms(plan, "sums[c * 4 + j]", "integer[j / 2]", "lower[j / 2]");
-    let low = subtracted.map_or(String::new(), |text| format!("\n            low[c][j] += {text};"));
-    let zero = if plan.format.offset { " low[c][j] = 0;" } else { "" };
-    let added_up = add_terms(plan, ["y[c][j]", "total[c][j]", "low[c][j]", "scale[j / 2]", "min[j / 2]"]);
-    format!(
-        "{integers}    GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-{sums_declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-{sums_bound}            total[c][j] += {added};{low}
-        }}
-    }}
-    if (run == {last}) {{
-        // The end of a super-block.
-{floats}        GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-{scales_declared}        GM_UNROLL for (u32 j = 0; j < 4; j++) {{
-{scales_bound}            {added_up}
-            total[c][j] = 0;{zero}
-        }}
-        }}
-    }}
-",
-        last = parts.runs - 1,
-    )
+    let of_rows = |name: &str| match name {
+        "integer" => {
+            pair("i32", name, &|row| format!("(i32)(i8)scales[panel + {own} + run * {MMA_ROWS} + {row}]"))
+        }
+        "lower" => pair("i32", name, &|row| {
+            format!("(i32)(i8)mins[panel + {own} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
+        }),
+        _ => pair("f32", name, &|row| {
+            let first = when(parts.is_none(), || format!("run * {MMA_ROWS} + "));
+            format!("gm_shared_get<f32>({name}s, panel + ({first}{row}) * 4)")
+        }),
+    };
+    let ends = Ends {
+        columns: plan.tokens / 8,
+        all_rows: false,
+        of_rows: &of_rows,
+        x_scales: format!("place * {}", plan.tokens),
+        x_sums: format!("place * {}", plan.tokens),
+    };
+    let is_last = parts.as_ref().map(|parts| format!("run == {}", parts.runs - 1));
+    indented("    ", &ends.emit(plan, is_last.as_deref()))
 }
 
 /// Statements that go through all stages; `table` is the argument of `products` where codes are looked up.

@@ -1,0 +1,108 @@
+//! The end of a run in kernels whose sums lie in fragments of `mma`: its terms are added to the outputs, in the order of k.
+
+use super::product::CudaMatmul;
+use super::terms::{add_terms, integer_terms, needs_sums, terms};
+use crate::text::when;
+use std::fmt::Write;
+
+/// How a kernel names what it has at the end of a run, `run` of those whose terms are in shared memory.
+pub(super) struct Ends<'a> {
+    /// Columns of eight tokens.
+    pub(super) columns: u32,
+    /// Sums are those of all of a warp's rows, and are not taken up by the next product; else of `half` of them, overwritten by it.
+    pub(super) all_rows: bool,
+    /// A declaration of what the lane's rows have: `scale` or `min`, or the integers `integer` or `lower` of a super-block's run.
+    pub(super) of_rows: &'a dyn Fn(&str) -> String,
+    /// Where in shared memory the tokens' scales and sums begin.
+    pub(super) x_scales: String,
+    pub(super) x_sums: String,
+}
+
+impl Ends<'_> {
+    /// A loop over the sums of a lane. `per_column` has declarations of a column's tokens, `body` is for each sum.
+    fn each_sum(&self, [per_column, body]: [&str; 2]) -> String {
+        let halves = if self.all_rows { "GM_UNROLL for (u32 half = 0; half < 2; half++)\n    " } else { "" };
+        format!(
+            "GM_UNROLL for (u32 c = 0; c < {}; c++) {{
+    {per_column}{halves}GM_UNROLL for (u32 j = 0; j < 4; j++) {{
+        {body}
+    }}
+}}
+",
+            self.columns
+        )
+    }
+
+    /// Declarations of the scales and sums of a column's tokens, where they are used, and of those of a token.
+    fn of_tokens(&self, scales: bool, sums: bool) -> [String; 2] {
+        let all = [
+            (scales, "f32", "f32x2", "x_scale", &self.x_scales),
+            (sums, "i32", "u32x2", "x_sum", &self.x_sums),
+        ];
+        let (mut column, mut token) = (String::new(), String::new());
+        for (_, ty, pair, name, place) in all.into_iter().filter(|(used, ..)| *used) {
+            let _ = write!(
+                column,
+                "const {pair} {name}_of = gm_shared_get<{pair}>({name}s, {place} + c * 8 + t * 2);\n    "
+            );
+            let _ = write!(token, "const {ty} {name} = ({ty})(j % 2 ? {name}_of.y : {name}_of.x);\n        ");
+        }
+        [column, token]
+    }
+
+    /// The statements; for a run of a super-block `is_last` is the condition that it is the last one.
+    pub(super) fn emit(&self, plan: &CudaMatmul<'_>, is_last: Option<&str>) -> String {
+        let (half, sum, row) = match self.all_rows {
+            true => ("[half]", "sums[half][c][j]", "[half * 2 + j / 2]"),
+            false => ("", "sums[c * 4 + j]", "[j / 2]"),
+        };
+        let clear = if self.all_rows { " sums[half][c][j] = 0;" } else { "" };
+        let [y, total, low] = ["y", "total", "low"].map(|name| format!("{name}{half}[c][j]"));
+        let [scale, min, integer, lower] =
+            ["scale", "min", "integer", "lower"].map(|name| format!("{name}{row}"));
+        let format = plan.format;
+        let declared = |names: [&str; 2]| -> String {
+            let used = [format.has_scales(), format.offset];
+            names.iter().zip(used).filter(|(_, used)| *used).map(|(name, _)| (self.of_rows)(name)).collect()
+        };
+        let x_scales = format.activations.block.is_some();
+        let Some(is_last) = is_last else {
+            let (added, subtracted) = terms(plan, sum, &scale, &min);
+            let subtract = subtracted.map_or(String::new(), |text| format!(" {y} = {y} - {text};"));
+            let [column, token] = self.of_tokens(x_scales, needs_sums(format));
+            let body = format!("{token}{y} = {y} + {added};{subtract}{clear}");
+            return declared(["scale", "min"]) + &self.each_sum([&column, &body]);
+        };
+        let (added, subtracted) = integer_terms(plan, sum, &integer, &lower);
+        let added_low = subtracted.map_or(String::new(), |text| format!(" {low} += {text};"));
+        let [column, token] = self.of_tokens(false, needs_sums(format));
+        let body = format!("{token}{total} += {added};{added_low}{clear}");
+        let of_run = declared(["integer", "lower"]) + &self.each_sum([&column, &body]);
+        let zero = when(format.offset, || format!(" {low} = 0;"));
+        let [column, token] = self.of_tokens(x_scales, false);
+        let body = format!("{token}{} {total} = 0;{zero}", add_terms(plan, [&y, &total, &low, &scale, &min]));
+        format!(
+            "{of_run}if ({is_last}) {{
+// The end of a super-block.
+{}{}}}
+",
+            declared(["scale", "min"]),
+            self.each_sum([&column, &body]),
+        )
+    }
+}
+
+/// Declarations of the outputs that a lane keeps for so many columns, beside its sums.
+pub(super) fn outputs(plan: &CudaMatmul<'_>, columns: u32) -> String {
+    let mut out = format!("f32 y[2][{columns}][4] = {{}};");
+    if plan.format.superblock.is_some() {
+        let low = when(plan.format.offset, || format!(", low[2][{columns}][4] = {{}}"));
+        let _ = write!(out, "\n    i32 total[2][{columns}][4] = {{}}{low};");
+    }
+    out
+}
+
+/// Lines of text, each behind `indent`.
+pub(super) fn indented(indent: &str, text: &str) -> String {
+    text.lines().map(|line| format!("{indent}{}", line.trim_end()) + "\n").collect()
+}
