@@ -11,7 +11,7 @@ pub fn refusals(set: &SpecSet) -> Vec<Error> {
     let mut errors = Vec::new();
     for (index, format) in set.formats.iter().enumerate() {
         let plan = FormatPlan::new(format, &set.activations[format.activations]);
-        for (_, _, variant) in crate::emit::serving(set, Op::Matmul, index) {
+        for (_, _, variant) in crate::emit::variants(set, Op::Matmul, index) {
             if let Some(packing) = variant.packing {
                 errors.extend(packed_plan(&plan, &set.packings[packing], variant).err());
             }

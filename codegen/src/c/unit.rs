@@ -1,7 +1,7 @@
 //! The C text of a kernel whose body is C or C++, and the Rust that calls it.
 
 use super::header::{parameters, returned, type_name};
-use crate::emit::{kernel_name, serving};
+use crate::emit::{kernel_name, variants};
 use crate::hash::hash;
 use crate::text::joined;
 use gristmill_spec::model::{C_HEADER, CBody, CpuBody, CpuVariant, SpecSet};
@@ -40,7 +40,7 @@ pub fn units<'a>(set: &'a SpecSet, package: &str) -> Vec<Unit<'a>> {
             Serves::Activations => set.activations.len(),
         };
         for index in 0..served {
-            for (family, _, variant) in serving(set, op, index) {
+            for (family, _, variant) in variants(set, op, index) {
                 let Some(CpuBody::C(body)) = &variant.body else { continue };
                 let (name, block, quantizers) = match op.info().serves {
                     Serves::Activations => (&set.activations[index].name, None, vec![None]),

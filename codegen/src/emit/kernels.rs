@@ -3,8 +3,8 @@
 use crate::Error;
 use crate::c;
 use crate::emit::listed::{Listed, Listing, kernel_name, variant_ident};
-use crate::emit::serving::serving;
 use crate::emit::text::attributes;
+use crate::emit::variants::variants;
 use crate::options::Options;
 use crate::plan::{FormatPlan, of_whole_blocks};
 use crate::text::joined;
@@ -78,8 +78,8 @@ impl<'a> Kernels<'a> {
     }
 
     /// The variants of an op that serve the format.
-    pub(super) fn serving(&self, op: Op) -> Vec<Serving<'a>> {
-        serving(self.set, op, self.index).collect()
+    pub(super) fn variants(&self, op: Op) -> Vec<Serving<'a>> {
+        variants(self.set, op, self.index).collect()
     }
 
     /// Name of the format.

@@ -192,7 +192,7 @@ fn access(features: &str) -> String {
 
 /// `tile`: the sums of some rows over the tables in hand.
 fn tile(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
-    let Parts { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let TileText { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let Runs { word: run, count: runs, .. } = runs;
     format!(
         "/// `V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand.
@@ -340,7 +340,7 @@ fn long_sums(plan: &LookupPlan<'_>, begin: &str, end: &str, from: &str, most: u3
 }
 
 /// Statements of a tile.
-struct Parts {
+struct TileText {
     /// Sums over the runs in hand, added to what waits.
     sums: String,
     /// What waits for the next tables, of vector `i`.
@@ -362,7 +362,7 @@ fn load(place: &str, function: &str) -> String {
     )
 }
 
-fn whole_row(plan: &LookupPlan<'_>) -> Parts {
+fn whole_row(plan: &LookupPlan<'_>) -> TileText {
     let most = plan.blocks_in_i16.unwrap_or(1);
     let sums = format!(
         "let mut sum = [[simd::zero(); 4]; V];
@@ -379,7 +379,7 @@ fn whole_row(plan: &LookupPlan<'_>) -> Parts {
         x_sum(plan, "a.x_sums.add(token)"),
         biases(plan, &tiles),
     );
-    Parts { sums, waits: "simd::as_f32(sum[i / 4][i % 4])", last }
+    TileText { sums, waits: "simd::as_f32(sum[i / 4][i % 4])", last }
 }
 
 /// The sum of the activations at `place`, times the smallest value.
@@ -387,11 +387,11 @@ fn x_sum(plan: &LookupPlan<'_>, place: &str) -> String {
     if plan.format.min() == 0 { "0".to_string() } else { format!("*{place} * a.min") }
 }
 
-fn by_unit(plan: &LookupPlan<'_>) -> Parts {
+fn by_unit(plan: &LookupPlan<'_>) -> TileText {
     let format = plan.format;
     let tiles = plan.unit_tiles();
     let blocks = tiles / plan.block;
-    let Terms { declare, per_unit, add, after } = match &format.superblock {
+    let TermText { declare, per_unit, add, after } = match &format.superblock {
         Some(superblock) => terms_of_runs(plan, superblock),
         None => terms_of_units(plan),
     };
@@ -444,11 +444,11 @@ fn by_unit(plan: &LookupPlan<'_>) -> Parts {
          for unit in first..last {{ {per_unit} {integers} {after} }}\n",
         load("y", "")
     );
-    Parts { sums, waits: "y[i / 4][i % 4]", last: String::new() }
+    TileText { sums, waits: "y[i / 4][i % 4]", last: String::new() }
 }
 
 /// How the integer sum of a run takes part in the result.
-struct Terms {
+struct TermText {
     /// Before the runs.
     declare: String,
     /// At the start of a run.
@@ -460,7 +460,7 @@ struct Terms {
 }
 
 /// Each run has an f32.
-fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
+fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
     let format = plan.format;
     let rows = plan.pack.packing.rows;
     let types = plan.pack.terms;
@@ -487,11 +487,11 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> Terms {
             );
         }
     }
-    Terms { declare, per_unit, add, after: String::new() }
+    TermText { declare, per_unit, add, after: String::new() }
 }
 
 /// Each run has integers, and its super-block an f32. Super-blocks are whole in what is in hand.
-fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
+fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
     let format = plan.format;
     let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
     // Integers are bytes for lookups, so minima take as many words as scales.
@@ -544,5 +544,5 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> Terms {
     let x_scale = terms::x_scale(format, "token", &format!("unit * {}", format.unit));
     let after =
         format!("if run == {} {{ {x_scale} for i in 0..V {{ for q in 0..4 {{ {last} }} }} }}\n", runs - 1);
-    Terms { declare, per_unit, add, after }
+    TermText { declare, per_unit, add, after }
 }

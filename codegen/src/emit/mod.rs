@@ -1,4 +1,5 @@
-//! Emitting: plans to Rust text. Nothing here can fail on what a user wrote; that was refused before.
+//! Emitting: the formats of a set to Rust text, with the registry. A variant for which there is no exact plan is refused, at its place in
+//! the spec; all of them are, in one run.
 
 mod activations;
 mod blockwise;
@@ -8,7 +9,7 @@ mod format;
 pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};
-pub(crate) use serving::serving;
+pub(crate) use variants::variants;
 mod kernels;
 mod listed;
 mod lookup;
@@ -26,13 +27,13 @@ mod registry;
 mod runs;
 mod scalar;
 mod search;
-mod serving;
 mod staged;
 mod sums;
 mod terms;
 mod text;
 mod tiles;
 mod trits;
+mod variants;
 
 use crate::Error;
 use crate::options::Options;

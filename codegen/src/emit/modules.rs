@@ -3,8 +3,8 @@
 use super::kernels::{Kernels, binding, by_hand, passing_on};
 use super::listed::{Listed, Listing, kernel_name, variant_ident};
 use super::loops::Loops;
-use super::serving::serving;
 use super::text::doc;
+use super::variants::variants;
 use super::{activations, blockwise, fields, format, pack, products, prologue};
 use crate::Error;
 use crate::options::{CudaImages, Options};
@@ -110,7 +110,7 @@ impl Own {
         let (name, op) = (&format.name, self.op);
         let module = format!("activations_{name}");
         let listing = Listing { format: index, format_name: name, options };
-        for (kernel, order, variant) in serving(set, op, index) {
+        for (kernel, order, variant) in variants(set, op, index) {
             let ident = format!("{}_{}", self.callee, variant_ident(variant));
             let named = kernel_name(&kernel.name, name, None, variant);
             let function = by_hand(body, &module, op, &named, variant, options).unwrap_or_else(|| {
@@ -143,7 +143,7 @@ pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) 
         Own { op: Op::QuantizeActivations, callee: "quantize", code: "QuantizeActivations", what, words };
     own.list(set, index, &text, &mut body, &mut listed, options);
     let mut uses = "";
-    if serving(set, Op::Prologue, index).next().is_some() {
+    if variants(set, Op::Prologue, index).next().is_some() {
         let prologue = prologue::emit(format);
         body.push_str(&prologue);
         let steps: Vec<&str> = format.prologue.iter().map(|step| step.name()).collect();

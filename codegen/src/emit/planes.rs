@@ -8,7 +8,7 @@ use std::fmt::Write;
 const LANE: u32 = 32;
 
 /// The parts of a packing function that differ from those for codes in one piece.
-pub(super) struct Parts {
+pub(super) struct PlanePacker {
     /// For a block of a row.
     pub store: String,
     /// The upper bits at their place in the code, of element `at` and `row`.
@@ -16,7 +16,7 @@ pub(super) struct Parts {
 }
 
 /// None where codes are in one piece; constants go to `tables`.
-pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut String) -> Option<Parts> {
+pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut String) -> Option<PlanePacker> {
     let plane = pack.upper?;
     let name = pack.ident();
     let upper = name.to_uppercase();
@@ -49,7 +49,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut Stri
              }}",
             words(pack, lane, &bits)
         );
-        return Some(Parts { store, read });
+        return Some(PlanePacker { store, read });
     }
     let padded = if plan.unit == 0 { run } else { run.next_multiple_of(pack.multiple) };
     let at = if padded == run { "k".to_string() } else { format!("k / {run} * {padded} + k % {run}") };
@@ -69,7 +69,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut Stri
          }}",
         keep = (1u32 << low) - 1,
     );
-    Some(Parts { store, read })
+    Some(PlanePacker { store, read })
 }
 
 /// Statements that write the codes `each` of a row in the tile at byte `at`: a word in each vector, and one in the plane.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub(super) fn list<'a>(kernels: &mut Kernels<'a>, loops: &mut Loops) -> BTreeMap<String, PackPlan<'a>> {
     let mut packs = BTreeMap::new();
     let mut scalar = None;
-    for serving in kernels.serving(Op::Matmul) {
+    for serving in kernels.variants(Op::Matmul) {
         let (_, _, variant) = serving;
         match variant.packing {
             None => over_own_rows(kernels, serving, &mut scalar),

@@ -57,7 +57,7 @@ fn start(plan: &MatmulPlan<'_>) -> String {
 
 /// Which terms of super-blocks are read.
 #[derive(Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct TermsRead {
     /// The numbers that super-blocks share.
     pub values: bool,
     /// The integers of their runs.
@@ -92,7 +92,7 @@ pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: 
 }
 
 /// Where terms `name` (`scale` or `min`) of the rows of `V` vectors begin.
-pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: Terms) -> String {
+pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: TermsRead) -> String {
     let (types, rows) = (plan.pack.terms, plan.pack.packing.rows);
     // Integers of minima lie in pairs of runs.
     let (words, integers, each) = match name {
@@ -205,7 +205,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
     let sums = integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan));
-    let both = Terms { values: true, integers: true };
+    let both = TermsRead { values: true, integers: true };
     let mut out = terms_of_rows(plan, "scale", both);
     if has_min {
         out.push_str(&terms_of_rows(plan, "min", both));
@@ -259,9 +259,9 @@ pub(super) fn by_products(
     extent: &Extent,
     scaled: Scaled,
 ) -> String {
-    let mut out = terms_of_rows(plan, "scale", Terms { values: true, integers: false });
+    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
     if superblock.min.is_some() {
-        out.push_str(&terms_of_rows(plan, "min", Terms { values: true, integers: true }));
+        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
     }
     let (constant, sums) = match scaled {
         Scaled::Bytes { zero, halved } => {

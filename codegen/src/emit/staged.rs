@@ -7,7 +7,7 @@
 
 use super::matmul::{addresses, entry, epilogue, in_shares, next, through_tokens, trit_tables, whole_sums};
 use super::operands::{decode, in_order, load, table};
-use super::runs::{self, Extent, Terms};
+use super::runs::{self, Extent, TermsRead};
 use super::sums::integer_sums;
 use crate::plan::{MatmulPlan, Scaled, Staged, enabled};
 use crate::text::when;
@@ -191,7 +191,7 @@ pub(super) fn stage_products(
 ) -> String {
     let pack = &plan.pack;
     let (flags, next_flags) = runs::flags_of_runs(plan);
-    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: false, integers: true });
+    let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
     if let (Some(_), Some(superblock)) = (pack.shifted, &plan.format.superblock) {
         pointers.push_str(&runs::flag_words(plan, superblock));
     }

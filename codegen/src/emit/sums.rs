@@ -18,97 +18,70 @@ pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, star
 
 /// As [`integer_sums`], each token by itself.
 fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+    const DOT: &str = "let mut dot = [[simd::zero(); V]; T];";
     let begin = |sum: &str| {
         when(start, || format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n"))
     };
-    let load = load(plan);
-    let table = table(plan);
+    let (load, table) = (load(plan), table(plan));
+    // What has the sums of pairs take part in those of four bytes.
+    let widen = "for t in 0..T { for i in 0..V { dot[t][i] = simd::widen(dot[t][i], sum[t][i]); } }";
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
-    match plan.dot {
-        Dot::Direct { shift_free: true } => {
-            let fields = plan.pack.fields;
-            let multiply = multiply_fields(plan, |field, function| {
-                format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w{field}[i], x);")
-            });
-            let mut total = String::from("sums[0][t][i]");
-            for field in 1..fields {
-                total = match place(plan, field) {
-                    Some(bit) => {
-                        format!("simd::add({total}, simd::shift_lanes::<{bit}>(sums[{field}][t][i]))")
-                    }
-                    None => format!("simd::add({total}, sums[{field}][t][i])"),
-                };
-            }
-            format!(
-                "{table}// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
-                 let mut sums = [[[simd::zero(); V]; T]; {fields}];
-                 {begin}
-                 for tile in {first}..{first} + {count} {{ {position} {load} {multiply} }}
-                 let mut dot = [[simd::zero(); V]; T];
-                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}\n",
-                begin = begin("sums[0]"),
-            )
-        }
+    let each_tile = |body: &str| format!("for tile in {first}..{first} + {count} {{ {position} {body} }}");
+    let loops = match plan.dot {
+        Dot::Direct { shift_free: true } => format!(
+            "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
+             let mut sums = [[[simd::zero(); V]; T]; {fields}];
+             {begin}
+             {tiles}
+             {DOT}
+             for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}",
+            fields = plan.pack.fields,
+            begin = begin("sums[0]"),
+            tiles = each_tile(&format!("{load} {}", multiply_in_place(plan))),
+            total = total_in_place(plan),
+        ),
         Dot::Wide if plan.widens_runs() => format!(
-            "{table}let mut dot = [[simd::zero(); V]; T];
+            "{DOT}
              {begin}
              {words}
              for tile in {first}..{first} + {count} {{
                  let at = tile * TILE;
                  let four = (tile - {first}) * {fields};
                  {load} {multiply}
-             }}\n",
+             }}",
             begin = begin("dot"),
             words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
             fields = plan.pack.tile_fields(),
             multiply = multiply_words(plan),
         ),
         Dot::Direct { shift_free: false } | Dot::Wide => format!(
-            "{table}let mut dot = [[simd::zero(); V]; T];
+            "{DOT}
              {}
-             {}\n",
+             {}",
             begin("dot"),
             steps(plan.step, first, count, &format!("{load} {}", multiply(plan, "dot")))
         ),
-        Dot::PairsWithin { fields: most } => {
-            let multiply = multiply_fields(plan, |field, function| {
-                // Fields are taken in order, and each group of them starts anew.
-                let begins = field % most == 0;
-                let ends = field % most == most - 1 || field == plan.pack.tile_fields() * plan.step - 1;
-                let pairs = |sum: &str| format!("simd::{function}({sum}, w{field}[i], x)");
-                match (begins, ends) {
-                    (true, true) => {
-                        format!("dot[t][i] = simd::widen(dot[t][i], {});", pairs("simd::zero_pairs()"))
-                    }
-                    (true, false) => format!("sum[t][i] = {};", pairs("simd::zero_pairs()")),
-                    (false, false) => format!("sum[t][i] = {};", pairs("sum[t][i]")),
-                    (false, true) => format!("dot[t][i] = simd::widen(dot[t][i], {});", pairs("sum[t][i]")),
-                }
-            });
-            let sum = if most == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
-            format!(
-                "{table}let mut dot = [[simd::zero(); V]; T];
-                 {}
-                 for tile in {first}..{first} + {count} {{ {position} {sum} {load} {multiply} }}\n",
-                begin("dot")
-            )
+        Dot::PairsWithin { fields } => {
+            let sum = if fields == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
+            let body = format!("{sum} {load} {}", multiply_within(plan, fields));
+            format!("{DOT}\n{}\n{}", begin("dot"), each_tile(&body))
         }
         // A unit that fits i16 sums is widened once, at its end.
         Dot::Pairs { tiles }
             if plan.format.unit != 0 && tiles >= plan.format.unit.div_ceil(plan.pack.tile.k) =>
         {
             format!(
-                "{table}let mut sum = [[simd::zero_pairs(); V]; T];
-             for tile in {first}..{first} + {count} {{ {position} {load} {} }}
-             let mut dot = [[simd::zero(); V]; T];
-             {}
-             for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}\n",
-                multiply(plan, "sum"),
+                "let mut sum = [[simd::zero_pairs(); V]; T];
+                 {}
+                 {DOT}
+                 {}
+                 {widen}",
+                each_tile(&format!("{load} {}", multiply(plan, "sum"))),
                 begin("dot")
             )
         }
         Dot::Pairs { tiles } => format!(
-            "{table}let mut dot = [[simd::zero(); V]; T];
+            "{DOT}
              {}
              let mut tile = {first};
              while tile < {first} + {count} {{
@@ -119,12 +92,44 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
                      {position} {load} {}
                      tile += 1;
                  }}
-                 for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::widen(dot[t][i], sum[t][i]); }} }}
-             }}\n",
+                 {widen}
+             }}",
             begin("dot"),
             multiply(plan, "sum")
         ),
-    }
+    };
+    format!("{table}{loops}\n")
+}
+
+/// Statements that multiply fields where they stand in the byte, each into sums of its own.
+fn multiply_in_place(plan: &MatmulPlan<'_>) -> String {
+    multiply_fields(plan, |field, function| {
+        format!("sums[{field}][t][i] = simd::{function}(sums[{field}][t][i], w{field}[i], x);")
+    })
+}
+
+/// An expression of the sum of those.
+fn total_in_place(plan: &MatmulPlan<'_>) -> String {
+    (1..plan.pack.fields).fold("sums[0][t][i]".to_string(), |total, field| match place(plan, field) {
+        Some(bit) => format!("simd::add({total}, simd::shift_lanes::<{bit}>(sums[{field}][t][i]))"),
+        None => format!("simd::add({total}, sums[{field}][t][i])"),
+    })
+}
+
+/// Statements that multiply fields into i16 sums, which are exact over `most` fields and are widened behind those.
+fn multiply_within(plan: &MatmulPlan<'_>, most: u32) -> String {
+    multiply_fields(plan, |field, function| {
+        // Fields are taken in order, and each group of them starts anew.
+        let begins = field % most == 0;
+        let ends = field % most == most - 1 || field == plan.pack.tile_fields() * plan.step - 1;
+        let so_far = if begins { "simd::zero_pairs()" } else { "sum[t][i]" };
+        let pairs = format!("simd::{function}({so_far}, w{field}[i], x)");
+        if ends {
+            format!("dot[t][i] = simd::widen(dot[t][i], {pairs});")
+        } else {
+            format!("sum[t][i] = {pairs};")
+        }
+    })
 }
 
 /// The zero-point correction of a sum, which operands leave out: value = operand + min, or (operand - 128) + (min + 128).

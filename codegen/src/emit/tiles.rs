@@ -6,7 +6,7 @@
 //! vectors scale those of the last one.
 
 use super::matmul::{epilogue, trit_tables};
-use super::runs::{self, Terms};
+use super::runs::{self, TermsRead};
 use super::staged::{self, PART};
 use super::sums::{needs_sum, zero_point};
 use super::terms;
@@ -272,7 +272,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     let (format, types) = (plan.format, plan.pack.terms);
     let has_min = superblock.min.is_some();
     let each = runs::values_of_words(types);
-    let mut pointers = runs::terms_of_rows(plan, "scale", Terms { values: true, integers: false });
+    let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
     let mut of_block = format!(
         "let mut scale = [simd::splat_f32(0.0); V];
          for i in 0..V {{ scale[i] = {}; }}\n",
@@ -280,7 +280,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     );
     let mut lows = String::new();
     if has_min {
-        pointers.push_str(&runs::terms_of_rows(plan, "min", Terms { values: true, integers: true }));
+        pointers.push_str(&runs::terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
         let _ = write!(
             of_block,
             "let mut min = [simd::splat_f32(0.0); V];

@@ -4,7 +4,7 @@ use crate::plan::{FormatPlan, PackPlan, trits};
 use crate::text::joined;
 
 /// The parts of a packing function that differ from those for codes of bits.
-pub(super) struct Parts {
+pub(super) struct TritPacker {
     /// Items before the functions.
     pub items: String,
     /// Before the blocks of a row.
@@ -16,7 +16,7 @@ pub(super) struct Parts {
 }
 
 /// Codes wait until they fill a tile of their row: blocks need not be whole tiles.
-pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> Parts {
+pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> TritPacker {
     let name = pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
@@ -38,7 +38,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) ->
     // Without units no tile ends before the row does.
     let (after_run, end) =
         if plan.unit == 0 { (String::new(), last) } else { (format!("{last}\nheld = 0;"), String::new()) };
-    Parts {
+    TritPacker {
         items: format!(
             "/// The byte for five trits of packing `{name}`, numbered with the first as the least significant digit.
              const BYTES_{upper}: [u8; 256] = {bytes:?};

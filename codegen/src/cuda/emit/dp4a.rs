@@ -7,7 +7,7 @@
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, DP4A_ROWS};
-use super::terms::{Parts, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use super::terms::{SuperBlockTerms, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -46,7 +46,7 @@ GM_EXPORT({name})
 pub(super) fn arrays(plan: &CudaMatmul<'_>) -> String {
     let (ty, each, names): (_, _, &[&str]) = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => ("i32", 32, &["parts"]),
-        // Terms of super-blocks are integers until they are added up.
+        // TermText of super-blocks are integers until they are added up.
         (_, Some(_)) => ("i32", 4, &["added", "subtracted"]),
         (_, None) => ("f32", 4, &["added", "subtracted"]),
     };
@@ -251,7 +251,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + {group}) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let Terms { load, of_token, store, declare, add } = Terms::of(plan, &at);
+    let TermText { load, of_token, store, declare, add } = TermText::of(plan, &at);
     let (flip, last) = if plan.rounds == 2 { (", half ^= 1", "") } else { ("", "gm_sync();") };
     let text = format!(
         "for (u32 first = 0; first < a.units; first += groups{flip}) {{
@@ -287,7 +287,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
 }
 
 /// How the terms of runs come about.
-struct Terms {
+struct TermText {
     /// Statements that load what a run's weights have.
     load: String,
     /// Those that load what its activations have.
@@ -300,10 +300,10 @@ struct Terms {
     add: String,
 }
 
-impl Terms {
-    /// Terms that stand from `at` on.
-    fn of(plan: &CudaMatmul<'_>, at: &str) -> Terms {
-        match Parts::of(plan, DP4A_ROWS) {
+impl TermText {
+    /// TermText that stand from `at` on.
+    fn of(plan: &CudaMatmul<'_>, at: &str) -> TermText {
+        match SuperBlockTerms::of(plan, DP4A_ROWS) {
             Some(parts) => terms_of_runs(plan, &parts, at),
             None => terms_of_units(plan, at),
         }
@@ -317,7 +317,7 @@ fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
 }
 
 /// Each run has an f32.
-fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> Terms {
+fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> TermText {
     let mut load = String::new();
     let array = |name: &str, of: &str| {
         format!(
@@ -344,12 +344,12 @@ fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> Terms {
         );
         add.push_str(" y = y - subtracted[from];");
     }
-    Terms { load, of_token: run_of_token(plan), store, declare: String::new(), add }
+    TermText { load, of_token: run_of_token(plan), store, declare: String::new(), add }
 }
 
 /// Each run has integers, and its super-block an f32.
-fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
-    let Parts { runs, .. } = parts;
+fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> TermText {
+    let SuperBlockTerms { runs, .. } = parts;
     let integers = |array: &str| {
         format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
     };
@@ -423,5 +423,5 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &Parts, at: &str) -> Terms {
         "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
     };
     let declare = if offset { "i32 sum = 0, low = 0;\n    " } else { "i32 sum = 0;\n    " };
-    Terms { load, of_token, store, declare: declare.to_string(), add }
+    TermText { load, of_token, store, declare: declare.to_string(), add }
 }

@@ -10,7 +10,7 @@ use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
-use super::terms::{Parts, corrected, needs_sums};
+use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;
 use crate::text::when;
@@ -204,7 +204,7 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     // As a run's codes, so do its terms lie together.
     for (there, array, together) in [(plan.format.has_scales(), "scales", 1), (plan.format.offset, "mins", 2)]
     {
-        let place = match Parts::of(plan, DP4A_ROWS) {
+        let place = match SuperBlockTerms::of(plan, DP4A_ROWS) {
             Some(parts) => format!(
                 "(const u8 *)({} + {DP4A_ROWS}) + group % {} / {together} * {}",
                 parts.at(array, "own", &format!("group / {}", parts.runs)),

@@ -149,7 +149,7 @@ pub enum Launch {
         gather: String,
         /// The kernel that brings results to their places.
         combine: String,
-        /// Threads of a CUDA block of both.
+        /// Threads of a CUDA block of each.
         threads: u32,
     },
 }
@@ -209,7 +209,6 @@ impl Launch {
     /// Its numbers, and those of its parts, each with its name.
     pub fn numbers(&self) -> Vec<(&'static str, u32)> {
         let mut numbers = self.fields();
-        numbers.retain(|number| *number != ("shared", 0));
         match self {
             Launch::Matmul { elements, multiple, split, .. } => {
                 numbers.extend([("elements", *elements), ("multiple", *multiple)]);

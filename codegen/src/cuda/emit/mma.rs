@@ -8,7 +8,7 @@ use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, TILE, counted};
-use super::terms::{Parts, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use super::terms::{SuperBlockTerms, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
 use std::fmt::Write;
 
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
@@ -174,7 +174,7 @@ fn each(plan: &CudaMatmul<'_>, body: &str) -> String {
 /// The same for sums over a run, with the terms that they give: `(what is added, what is subtracted)`, of tokens that
 /// are there.
 fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
-    if let Some(parts) = Parts::of(plan, MMA_ROWS) {
+    if let Some(parts) = SuperBlockTerms::of(plan, MMA_ROWS) {
         return each_integer_term(plan, &parts, body);
     }
     let at = format!("((u64)panel * a.units + unit) * {MMA_ROWS} + half * 16 + i / 2 * 8 + g");
@@ -200,7 +200,7 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
 /// As [`each_term`], where runs have integers: what they and the sums give before a super-block's scale.
 fn each_integer_term(
     plan: &CudaMatmul<'_>,
-    parts: &Parts,
+    parts: &SuperBlockTerms,
     body: impl Fn(&str, Option<&str>) -> String,
 ) -> String {
     let runs = parts.runs;
@@ -242,7 +242,7 @@ fn each_integer_term(
 /// What the threads of outputs declare to add up the terms of runs in the order of k, and the statements that add those
 /// of run `first + i` to output `j`; `place` is an expression of the place of its terms without the output's.
 fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> (String, String) {
-    let Some(parts) = Parts::of(plan, MMA_ROWS) else {
+    let Some(parts) = SuperBlockTerms::of(plan, MMA_ROWS) else {
         let subtract = if plan.format.offset {
             format!(" y[j] = y[j] - subtracted[{place} + at];")
         } else {

@@ -11,7 +11,7 @@ use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
-use super::terms::{Parts, corrected, needs_sums};
+use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Tiling;
 use crate::Error;
 use crate::text::{joined, when};
@@ -297,7 +297,7 @@ fn copy_terms(
     let mut out = String::new();
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
-    let parts = Parts::of(plan, MMA_ROWS);
+    let parts = SuperBlockTerms::of(plan, MMA_ROWS);
     if let Some(parts) = &parts {
         out += &superblock::copy(plan, tiling, parts, &unit, each);
     }

@@ -2,14 +2,14 @@
 //! their super-block shares.
 
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::terms::Parts;
+use super::terms::SuperBlockTerms;
 use super::tiles::Tiling;
 
 /// Statements that start the copies of a stage's integers and of what its super-block shares; `unit` is the stage's first run.
 pub(super) fn copy(
     plan: &CudaMatmul<'_>,
     tiling: &Tiling,
-    parts: &Parts,
+    parts: &SuperBlockTerms,
     unit: &str,
     each: &dyn Fn(u32, &str) -> String,
 ) -> String {

@@ -23,7 +23,7 @@ pub(super) fn terms(plan: &CudaMatmul<'_>, sum: &str, scale: &str, min: &str) ->
 }
 
 /// A super-block's terms in a panel.
-pub(super) struct Parts {
+pub(super) struct SuperBlockTerms {
     /// Runs of a super-block.
     pub(super) runs: u32,
     /// Words that its scales take, or its minima.
@@ -32,16 +32,20 @@ pub(super) struct Parts {
     pub(super) elements: u32,
 }
 
-impl Parts {
+impl SuperBlockTerms {
     /// Where runs have integers; `rows` of a panel.
-    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<Parts> {
+    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<SuperBlockTerms> {
         let runs = plan.format.superblock.as_ref()?.runs;
-        Some(Parts { runs, words: TermTypes::F32.scale_words(runs, rows), elements: runs * plan.format.unit })
+        Some(SuperBlockTerms {
+            runs,
+            words: TermTypes::F32.scale_words(runs, rows),
+            elements: runs * plan.format.unit,
+        })
     }
 
     /// An expression of the first word of `array` for super-block `block` of `panel`.
     pub(super) fn at(&self, array: &str, panel: &str, block: &str) -> String {
-        let Parts { runs, words, .. } = self;
+        let SuperBlockTerms { runs, words, .. } = self;
         format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
     }
 

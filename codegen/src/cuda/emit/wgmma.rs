@@ -187,7 +187,7 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     };
     let bringing =
         division.terms.map_or_else(Bringing::default, |of| wgmma_runs::bringing(plan, division, &of));
-    let Parts { functions, stages: own_stages, tokens: load_tokens, multiply } = match &division.terms {
+    let OwnText { functions, stages: own_stages, tokens: load_tokens, multiply } = match &division.terms {
         Some(of) => by_runs(plan, division, of),
         None => by_row(plan, division),
     };
@@ -223,7 +223,7 @@ GM_EXPORT({name})
 }
 
 /// What of the kernel's text depends on whether a row is one integer sum.
-struct Parts {
+struct OwnText {
     functions: String,
     /// Declarations of the stages that a CUDA block has.
     stages: String,
@@ -234,9 +234,9 @@ struct Parts {
 }
 
 /// Where a row is one integer sum, of which a CUDA block may have a part.
-fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Parts {
+fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> OwnText {
     let tile_bytes = plan.pack.tile.bytes;
-    Parts {
+    OwnText {
         functions: SHARE.to_string() + &epilogue_row(plan),
         stages: format!(
             "const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
@@ -248,9 +248,9 @@ fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Parts {
 }
 
 /// Where runs have scales: f32 sums are in the order of k, so that a CUDA block has all of it.
-fn by_runs(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Parts {
+fn by_runs(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> OwnText {
     let (_, table) = table_of(plan);
-    Parts {
+    OwnText {
         functions: wgmma_runs::functions(plan, division, of),
         stages: format!("const u32 first_stage = 0, stages = a.units * {};", of.run),
         tokens: String::new(),

@@ -8,7 +8,7 @@
 use super::ends::{Ends, indented, outputs};
 use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::terms::Parts;
+use super::terms::SuperBlockTerms;
 use super::tiles::{RunTerms, Warpgroups};
 use crate::text::when;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ const TOGETHER: u32 = 4;
 impl RunTerms {
     /// Those of a plan whose runs have scales.
     pub(super) fn new(plan: &CudaMatmul<'_>) -> RunTerms {
-        let (together, words) = match Parts::of(plan, MMA_ROWS) {
+        let (together, words) = match SuperBlockTerms::of(plan, MMA_ROWS) {
             Some(parts) => (parts.runs, parts.words),
             None => (TOGETHER, TOGETHER * MMA_ROWS),
         };
@@ -89,7 +89,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
     if !copied.is_empty() {
         out.begin.push_str("    u32 terms_place = 0;\n");
         // Rows are whole super-blocks; of other runs there may be fewer at the end.
-        let parts = Parts::of(plan, MMA_ROWS);
+        let parts = SuperBlockTerms::of(plan, MMA_ROWS);
         let size = match &parts {
             Some(_) => bytes.to_string(),
             None => format!("gm_min({together}u, a.units - {}) * {}", unit("stage"), 4 * MMA_ROWS),
@@ -201,7 +201,7 @@ pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTe
 
 /// Statements of `add_terms`.
 fn add_terms(plan: &CudaMatmul<'_>) -> String {
-    let parts = Parts::of(plan, MMA_ROWS);
+    let parts = SuperBlockTerms::of(plan, MMA_ROWS);
     let own = 4 * MMA_ROWS;
     let pair = |ty: &str, name: &str, of: &dyn Fn(&str) -> String| {
         format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row"), of("(row + 8)"))

@@ -8,7 +8,7 @@ use gristmill_spec::vocab::Op;
 /// Adds the kernels of a format.
 pub(super) fn list(kernels: &mut Kernels<'_>) {
     let text = text(kernels);
-    for serving in kernels.serving(Op::Dequantize) {
+    for serving in kernels.variants(Op::Dequantize) {
         let (_, _, variant) = serving;
         let function =
             kernels.function(None, serving, "dequantize", |kernels, ident| decoder(kernels, variant, ident));

@@ -7,13 +7,13 @@ use gristmill_spec::vocab::Op;
 
 /// Adds the kernels of a format.
 pub(super) fn list(kernels: &mut Kernels<'_>) {
-    let serving = kernels.serving(Op::Embed);
-    if serving.is_empty() {
+    let variants = kernels.variants(Op::Embed);
+    if variants.is_empty() {
         return;
     }
     let own = embed();
     let text = format!("{}{own}", dequantize::text(kernels));
-    for serving in serving {
+    for serving in variants {
         let (_, _, variant) = serving;
         let function = kernels.function(None, serving, "embed", |kernels, ident| {
             let decoder = format!("dequantize_{}", variant_ident(variant));

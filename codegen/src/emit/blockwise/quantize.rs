@@ -8,8 +8,8 @@ use gristmill_spec::vocab::{Abi, Op};
 
 /// Adds the kernels of a format.
 pub(super) fn list(kernels: &mut Kernels<'_>) {
-    let serving = kernels.serving(Op::Quantize);
-    if serving.is_empty() {
+    let variants = kernels.variants(Op::Quantize);
+    if variants.is_empty() {
         return;
     }
     let plan = kernels.plan;
@@ -24,7 +24,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
         let name = quantizer.name.as_str();
         let body = format!("quantize_{name}");
         kernels.body.push_str(&made.text);
-        for &serving in &serving {
+        for &serving in &variants {
             let (_, _, variant) = serving;
             let blocks = kernels.function(Some(name), serving, &body, |kernels, ident| {
                 let what = format!("f32 to blocks of `{}` by `{name}`", kernels.name());

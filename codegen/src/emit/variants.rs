@@ -7,7 +7,7 @@ use gristmill_spec::model::{CpuVariant, Kernel, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
 
 /// The kernels of `op` that serve a format, with their variants.
-pub(crate) fn serving(
+pub(crate) fn variants(
     set: &SpecSet,
     op: Op,
     format: usize,
