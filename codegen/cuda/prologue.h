@@ -87,3 +87,55 @@ GM_DEVICE void butterflies(f32 *row, u32 k, u32 block) {
     gm_sync();
 }
 
+// A row that is refused becomes zeros: what reads it all the same finds nothing to refuse there.
+GM_DEVICE void refuse(f32 *row, u32 k) {
+    gm_sync();
+    for (u32 i = gm_thread(); i < k; i += gm_threads()) gm_store(row + i, 0.0f);
+}
+
+// The function of a gate by its number.
+GM_DEVICE f32 gate(f32 x, u32 function);
+
+// Steps over `row`, whose first element is number `place`: false, to all threads, where the row is to be refused.
+GM_DEVICE bool gate_row(f32 *row, const f32 *up, u32 function, u32 k, u64 place, u64 *fault, GM_SHARED_ARRAY(u32) bad_of_warp) {
+    if (!all_finite(up, k, place, fault, bad_of_warp)) return false;
+    for (u32 i = gm_thread(); i < k; i += THREADS) {
+        const f32 x = gm_load(row + i);
+        gm_store(row + i, gate(x, function) * gm_load(up + i));
+    }
+    return true;
+}
+
+// The sums go to `sum` too.
+GM_DEVICE bool add_row(f32 *row, const f32 *residual, f32 *sum, u32 k, u64 place, u64 *fault, GM_SHARED_ARRAY(u32) bad_of_warp) {
+    for (u32 i = gm_thread(); i < k; i += THREADS) gm_store(row + i, gm_load(row + i) + gm_load(residual + i));
+    if (!all_finite(row, k, place, fault, bad_of_warp)) return false;
+    for (u32 i = gm_thread(); i < k; i += THREADS) gm_store(sum + i, gm_load(row + i));
+    return true;
+}
+
+GM_DEVICE bool normalize_row(
+    f32 *row, const f32 *weight, f32 epsilon, u32 k, u64 place, u64 *fault, GM_SHARED_ARRAY(u32) bad_of_warp, GM_SHARED_ARRAY(f32) norm
+) {
+    norm_factor(row, k, epsilon, norm);
+    if (norm[1] == 0.0f) {
+        all_finite(row, k, place, fault, bad_of_warp);
+        return false;
+    }
+    const f32 by = norm[0];
+    for (u32 i = gm_thread(); i < k; i += THREADS) gm_store(row + i, gm_load(row + i) * by * gm_load(weight + i));
+    return true;
+}
+
+GM_DEVICE bool transform_row(
+    f32 *row, const f32 *signs, u32 block, f32 factor, u32 k, u64 place, u64 *fault, GM_SHARED_ARRAY(u32) bad_of_warp
+) {
+    if (!all_finite(row, k, place, fault, bad_of_warp)) return false;
+    for (u32 i = gm_thread(); i < k; i += THREADS) {
+        const f32 x = gm_load(row + i);
+        gm_store(row + i, (signs ? x * gm_load(signs + i) : x) * factor);
+    }
+    butterflies(row, k, block);
+    return true;
+}
+

@@ -147,23 +147,6 @@ GM_KERNEL(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32(const Matmul a
 }
 GM_EXPORT(matmul_mma_2bit_rows_int8_row_centred_outer_128x32)
 
-// The product of the tokens of one expert that the CUDA block has: addresses of the expert's weights, and of the first token.
-GM_DEVICE Matmul of_expert(const Matmul &all, const Groups &stack) {
-    const u32x4 tile = gm_load(stack.tiles + gm_block_y());
-    const u64 *const weights = stack.experts + tile.x * 4;
-    Matmul a = all;
-    a.codes = (const u8 *)gm_load(weights);
-    a.scales = (const f32 *)gm_load(weights + 1);
-    a.mins = (const f32 *)gm_load(weights + 2);
-    a.outer = (const f32 *)gm_load(weights + 3);
-    a.x = all.x + tile.y * all.x_stride;
-    a.x_scales = all.x_scales + (u64)tile.y * all.x_blocks;
-    a.x_sums = all.x_sums + (u64)tile.y * all.units;
-    a.y = all.y + (u64)tile.z * all.n;
-    a.m = tile.w;
-    return a;
-}
-
 GM_KERNEL_WIDE(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(const Matmul all, const Groups stack) {
     GM_SHARED(u8, xs, 4 * 2048);
     GM_SHARED(u8, ws, 4 * 2048);

@@ -1,24 +1,11 @@
 //! Packed codes to operands.
 
 use super::product::CudaMatmul;
+use crate::text::when;
 
-/// Four codes to four operands by a table of sixteen bytes in registers.
+/// The emitted `lookup`, where codes are looked up.
 pub(super) fn lookup(plan: &CudaMatmul<'_>) -> String {
-    if plan.pack.table.is_none() {
-        return String::new();
-    }
-    "GM_DEVICE u32 lookup(u32x4 table, u32 codes) {
-    u32 out = 0;
-    GM_UNROLL for (u32 i = 0; i < 32; i += 8) {
-        const u32 code = codes >> i & 15;
-        const u32 low = code & 4 ? table.y : table.x, high = code & 4 ? table.w : table.z;
-        out |= ((code & 8 ? high : low) >> (8 * (code & 3)) & 0xff) << i;
-    }
-    return out;
-}
-
-"
-    .to_string()
+    when(plan.pack.table.is_some(), || include_str!("../../../cuda/lookup.h"))
 }
 
 /// A word of packed codes, field by field, as operands: `(field, expression)`.

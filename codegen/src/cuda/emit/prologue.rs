@@ -17,13 +17,7 @@ pub fn emit(format: &Activations, function: &str) -> String {
     let takes = parameters(&CudaAbi::PROLOGUE);
     let steps: String = format.prologue.iter().map(|step| one(*step)).collect();
     format!(
-        "{functions}{STEPS}// A row that is refused becomes zeros: what reads it all the same finds nothing to refuse there.
-GM_DEVICE void refuse(f32 *row, u32 k) {{
-    gm_sync();
-    for (u32 i = gm_thread(); i < k; i += gm_threads()) gm_store(row + i, 0.0f);
-}}
-
-{gate}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
+        "{functions}{STEPS}{gate}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
     {declare}GM_SHARED(u32, bad_of_warp, {warps});
     GM_SHARED(f32, norm, 2);
     const u64 row = gm_block();
@@ -83,58 +77,26 @@ fn unused(format: &Activations) -> String {
 
 /// Statements of a step over the row at `at`; it is left out where its operand is not there.
 fn one(step: PrologueStep) -> String {
-    match step {
-        PrologueStep::Gate => format!(
-            "if (up) {{
-        if (!all_finite(up + row * up_stride, k, place, fault, bad_of_warp)) {{
-            refuse(at, k);
-            return;
-        }}
-        for (u32 i = gm_thread(); i < k; i += {THREADS}) {{
-            const f32 x = gm_load(at + i);
-            gm_store(at + i, gate(x, function) * gm_load(up + row * up_stride + i));
-        }}
+    let (used, call) = match step {
+        PrologueStep::Gate => {
+            ("up", "gate_row(at, up + row * up_stride, function, k, place, fault, bad_of_warp)")
+        }
+        PrologueStep::Add => (
+            "residual",
+            "add_row(at, residual + row * residual_stride, sum + place, k, place, fault, bad_of_warp)",
+        ),
+        PrologueStep::RmsNorm => {
+            ("weight", "normalize_row(at, weight, epsilon, k, place, fault, bad_of_warp, norm)")
+        }
+        PrologueStep::Hadamard => {
+            ("block > 0", "transform_row(at, signs, block, factor, k, place, fault, bad_of_warp)")
+        }
+    };
+    format!(
+        "if ({used} && !{call}) {{
+        refuse(at, k);
+        return;
     }}
     "
-        ),
-        PrologueStep::Add => format!(
-            "if (residual) {{
-        for (u32 i = gm_thread(); i < k; i += {THREADS})
-            gm_store(at + i, gm_load(at + i) + gm_load(residual + row * residual_stride + i));
-        if (!all_finite(at, k, place, fault, bad_of_warp)) {{
-            refuse(at, k);
-            return;
-        }}
-        for (u32 i = gm_thread(); i < k; i += {THREADS}) gm_store(sum + place + i, gm_load(at + i));
-    }}
-    "
-        ),
-        PrologueStep::RmsNorm => format!(
-            "if (weight) {{
-        norm_factor(at, k, epsilon, norm);
-        if (norm[1] == 0.0f) {{
-            all_finite(at, k, place, fault, bad_of_warp);
-            refuse(at, k);
-            return;
-        }}
-        const f32 by = norm[0];
-        for (u32 i = gm_thread(); i < k; i += {THREADS}) gm_store(at + i, gm_load(at + i) * by * gm_load(weight + i));
-    }}
-    "
-        ),
-        PrologueStep::Hadamard => format!(
-            "if (block > 0) {{
-        if (!all_finite(at, k, place, fault, bad_of_warp)) {{
-            refuse(at, k);
-            return;
-        }}
-        for (u32 i = gm_thread(); i < k; i += {THREADS}) {{
-            const f32 x = gm_load(at + i);
-            gm_store(at + i, (signs ? x * gm_load(signs + i) : x) * factor);
-        }}
-        butterflies(at, k, block);
-    }}
-    "
-        ),
-    }
+    )
 }
