@@ -299,7 +299,12 @@ fn mistakes_in_products_that_quantize_show() {
             "    }\n    const u32 half",
             "no barrier|never wrote",
         ),
-        ("half of a block's lanes", "return gm_warp_max(v);", "return gm_max(v, gm_shfl_xor(v, 1));", ""),
+        (
+            "half of a block's lanes",
+            "== 32) v = gm_warp_max(v);",
+            "== 32) v = gm_max(v, gm_shfl_xor(v, 1));",
+            "",
+        ),
         ("sums of half the lanes", "mask < unit / EACH", "mask < unit / EACH / 2", ""),
         ("another super-block's scale", "block * 256 / 256", "(block ^ 1) * 256 / 256", ""),
         ("another run's sum", "+ unit];", "+ (unit ^ 1)];", ""),

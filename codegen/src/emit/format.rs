@@ -102,7 +102,7 @@ fn values(plan: &FormatPlan<'_>) -> String {
 }
 
 fn list(integers: &[i32]) -> String {
-    integers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+    joined(integers, ", ")
 }
 
 /// Statements that bind `values` to what the `codes` are mapped to.

@@ -69,15 +69,12 @@ pub(super) fn format_module(
 fn strategy_words(plan: &FormatPlan<'_>) -> String {
     use gristmill_spec::model::FieldLayout;
     match &plan.format.fields[plan.format.value.code].layout {
-        FieldLayout::Bits(slices) => {
-            let words = joined(
-                slices
-                    .iter()
-                    .map(|slice| format!("{} of {} bits", fields::Strategy::of(slice).name(), slice.bits)),
-                " + ",
-            );
-            words
-        }
+        FieldLayout::Bits(slices) => joined(
+            slices
+                .iter()
+                .map(|slice| format!("{} of {} bits", fields::Strategy::of(slice).name(), slice.bits)),
+            " + ",
+        ),
         FieldLayout::Digits { radix, .. } => format!("base-{} digits by multiplication", radix.base()),
     }
 }

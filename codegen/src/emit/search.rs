@@ -9,6 +9,7 @@ use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::{decode, stored};
 use crate::plan::{FormatPlan, SearchPlan, rounded_to};
 use crate::print::rust::{self, float};
+use crate::text::joined;
 use gristmill_spec::model::{Field, FieldType, RoundRule, Scalar, Search, Shift, Value, ValueMap};
 use std::collections::BTreeSet;
 
@@ -57,7 +58,7 @@ fn store_factors(field: &Field, values: &str) -> String {
 }
 
 fn floats(values: impl IntoIterator<Item = f32>) -> String {
-    values.into_iter().map(float).collect::<Vec<_>>().join(", ")
+    joined(values.into_iter().map(float), ", ")
 }
 
 /// The constant `LEVELS`.

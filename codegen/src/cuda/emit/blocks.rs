@@ -223,7 +223,7 @@ fn codes(format: &Format, field: &Field) -> Codes {
     let (base, digits, numbers) = (radix.base(), radix.digits(), radix.numbers());
     let (bytes, elements): (Vec<u32>, Vec<Vec<u32>>) =
         digits::bytes(count, segments, *radix, *most_significant_first).into_iter().unzip();
-    let list = |values: &[u32]| values.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let list = |values: &[u32]| joined(values, ", ");
     let n = bytes.len();
     Codes {
         tables: format!(

@@ -145,7 +145,7 @@ GM_TABLE u32 places_{name}[{count}] = {{{places}}};
 /// Numbers of a table, some on a line.
 fn numbers(values: impl IntoIterator<Item = i32>) -> String {
     let values: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
-    values.chunks(24).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n    ")
+    joined(values.chunks(24).map(|line| line.join(", ")), ",\n    ")
 }
 
 /// Elements whose values are computed together.
@@ -292,7 +292,7 @@ fn words(values: &[i32], per: usize) -> String {
         format!("{:#x}", each.fold(0, |all, v| all | v))
     };
     let words: Vec<String> = values.chunks(per).map(word).collect();
-    words.chunks(12).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n    ")
+    joined(words.chunks(12).map(|line| line.join(", ")), ",\n    ")
 }
 
 /// `values(bytes, at, e, v)`: the integers of elements e to e + N - 1, where N, [`together`], divides e; the first whose

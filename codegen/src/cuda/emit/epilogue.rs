@@ -80,7 +80,7 @@ GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y{at_hand})
 }}
 
 ",
-        arguments = names().collect::<Vec<_>>().join(", "),
+        arguments = joined(names(), ", "),
         at_hand = at_hand.map_or(String::new(), |name| format!(", f32 {name}")),
     )
 }

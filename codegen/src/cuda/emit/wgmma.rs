@@ -151,10 +151,9 @@ fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 /// What stands before the kernel: the vocabulary, and the instruction for as many columns as a CUDA block has tokens.
 pub fn vocabulary(plan: &CudaMatmul<'_>) -> String {
     let (tokens, count) = (plan.tokens, plan.tokens / 2);
-    let list = |items: Vec<String>| items.join(", ");
-    let sums = list((0..count).map(|i| format!("%{i}")).collect());
-    let operands = list((count..count + 4).map(|i| format!("%{i}")).collect());
-    let outputs = list((0..count).map(|i| format!("\"+r\"(d[{i}])")).collect());
+    let sums = joined((0..count).map(|i| format!("%{i}")), ", ");
+    let operands = joined((count..count + 4).map(|i| format!("%{i}")), ", ");
+    let outputs = joined((0..count).map(|i| format!("\"+r\"(d[{i}])")), ", ");
     format!(
         "{HOPPER_HEADER}
 #ifndef GM_EMULATOR

@@ -73,9 +73,8 @@ fn tile(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
 fn instruction(plan: &RowsProduct<'_>) -> String {
     let RowsProduct { precision, tokens, .. } = *plan;
     let count = tokens / 2;
-    let list = |items: Vec<String>| items.join(", ");
-    let sums = list((0..count).map(|i| format!("%{i}")).collect());
-    let outputs = list((0..count).map(|i| format!("\"+f\"(d[{i}])")).collect());
+    let sums = joined((0..count).map(|i| format!("%{i}")), ", ");
+    let outputs = joined((0..count).map(|i| format!("\"+f\"(d[{i}])")), ", ");
     format!(
         "#ifndef GM_EMULATOR
 // d += a * b: 64 rows by {tokens} columns by 16 k.
