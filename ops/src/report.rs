@@ -504,6 +504,11 @@ fn advice(step: &RecoveryCount) -> (String, &'static str) {
             format!("layers do without {}, which is in quarantine", step.kernel),
             "the reason is what the program, or a layer with the same quarantine, saw of it",
         ),
+        LeftOut => (
+            format!("layers were made without {}, which was in quarantine", step.kernel),
+            "the reason is what was seen of it; run `gristmill verify` with its name, and remove its file from the folder that \
+             GRISTMILL_QUARANTINE names where it is right",
+        ),
         TakenOver => (
             String::from("a GPU was lost"),
             "look after the device (`nvidia-smi -q`, the system's log for Xid errors); a layer that is made anew takes it again",

@@ -466,6 +466,7 @@ impl Prepared {
             isa: self.allowed.isa,
             kernel: self.allowed.only.and_then(name),
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
+            quarantined: self.allowed.quarantined.iter().map(|(_, kernel)| kernel.clone()).collect(),
             packing: self.allowed.packing.map(str::to_owned),
             packings: self.allowed.packings,
         };

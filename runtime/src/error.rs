@@ -85,6 +85,19 @@ pub enum Error {
         /// What it may hold.
         expected: String,
     },
+    /// A quarantine that a folder is to keep, and can't.
+    #[error(
+        "can't {doing}, of the quarantine in `{path}`: {why}\n  help: GRISTMILL_QUARANTINE, or who opens it, names a folder that this program may \
+         write; unset it to go without"
+    )]
+    Quarantine {
+        /// The folder, or the file in it.
+        path: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What went wrong.
+        why: String,
+    },
     /// The format is described, but this build left it out.
     #[error(
         "format `{format}` is described but not compiled into this build\n  \

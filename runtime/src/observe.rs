@@ -15,10 +15,15 @@ use crate::request::Shape;
 use crate::thread_use::ThreadUse;
 use gristmill_spec::vocab::Op;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-static OBSERVING: AtomicBool = AtomicBool::new(false);
+/// What launches do besides, in bits: [`OBSERVING`], [`MARKING`]. One number, so that they read one where nothing is asked for.
+static ASKED: AtomicU8 = AtomicU8::new(0);
+/// The observer is told.
+const OBSERVING: u8 = 1;
+/// First runs of kernels are marked.
+const MARKING: u8 = 2;
 static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
 
 /// Is told of launches by the threads that launch, so it should neither wait nor allocate.
@@ -160,13 +165,45 @@ pub fn observe(observer: &'static dyn Observer) -> Result<(), Error> {
 
 /// Turns the observer, if there is one, on or off. Launches that are under way may still be told to it.
 pub fn set_observing(on: bool) {
-    OBSERVING.store(on, Ordering::Relaxed);
+    match on {
+        true => ASKED.fetch_or(OBSERVING, Ordering::Relaxed),
+        false => ASKED.fetch_and(!OBSERVING, Ordering::Relaxed),
+    };
+}
+
+/// Lets first runs of kernels be marked from now on.
+pub(crate) fn set_marking() {
+    ASKED.fetch_or(MARKING, Ordering::Relaxed);
+}
+
+/// What is asked of a launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked(u8);
+
+/// What is asked of a launch that begins now.
+#[inline]
+pub(crate) fn asked() -> Asked {
+    Asked(ASKED.load(Ordering::Relaxed))
+}
+
+impl Asked {
+    /// The observer, if it is on.
+    #[inline]
+    pub(crate) fn observer(self) -> Option<&'static dyn Observer> {
+        if self.0 & OBSERVING != 0 { OBSERVER.get().copied() } else { None }
+    }
+
+    /// Whether first runs are marked.
+    #[inline]
+    pub(crate) fn marks(self) -> bool {
+        self.0 & MARKING != 0
+    }
 }
 
 /// The observer, if it is on.
 #[inline]
 pub(crate) fn observer() -> Option<&'static dyn Observer> {
-    if OBSERVING.load(Ordering::Relaxed) { OBSERVER.get().copied() } else { None }
+    asked().observer()
 }
 
 /// Counts one run of a fallback.

@@ -191,6 +191,11 @@ pub enum Reason {
     NoActivations(Box<Refusal>),
     /// A restriction forbids it.
     Disabled(Disabled),
+    /// It is in quarantine.
+    Quarantined {
+        /// What was seen of it.
+        why: String,
+    },
     /// It would work, but another comes first.
     Preferred {
         /// The one that was chosen.
@@ -289,6 +294,9 @@ impl Reason {
             Reason::Disabled(Disabled::Listed) => {
                 Some(String::from("lift the restriction (GRISTMILL_DISABLE)"))
             }
+            Reason::Quarantined { .. } => Some(String::from(
+                "`gristmill verify` with its name shows whether it is right now; it leaves the folder that GRISTMILL_QUARANTINE names when its file is removed",
+            )),
             Reason::Preferred { .. }
             | Reason::Slower { .. }
             | Reason::OtherPacking { .. }
@@ -369,6 +377,7 @@ impl std::fmt::Display for Reason {
             Reason::Disabled(Disabled::Isa(isa)) => write!(f, "disabled: nothing above {isa} is allowed"),
             Reason::Disabled(Disabled::Only(name)) => write!(f, "disabled: only `{name}` is allowed"),
             Reason::Disabled(Disabled::Listed) => f.write_str("disabled by name"),
+            Reason::Quarantined { why } => write!(f, "in quarantine: {why}"),
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
             Reason::Slower { than } => {
                 write!(f, "would work, but `{than}` comes first by the tuning for this processor")

@@ -56,6 +56,14 @@ struct Recoveries {
 impl Recoveries {
     /// Memory that changes again and again must not fill the rest of it.
     const MOST: usize = 1000;
+
+    fn add(&mut self, step: Recovery) {
+        if self.steps.len() < Recoveries::MOST {
+            self.steps.push(step);
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -101,10 +109,16 @@ impl Ledger {
 
     pub(crate) fn recovered(&self, step: Recovery) {
         let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
-        if recoveries.steps.len() < Recoveries::MOST {
-            recoveries.steps.push(step);
-        } else {
-            recoveries.more += 1;
+        recoveries.add(step);
+    }
+
+    /// Says that layers of a format were made without a kernel: once, however many there are.
+    pub(crate) fn left_out(&self, step: &Recovery) {
+        let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |known: &Recovery| (known.step, known.id, &known.format) == (step.step, step.id, &step.format);
+        if !recoveries.steps.iter().any(same) {
+            recoveries.add(step.clone());
         }
     }
 

@@ -1,62 +1,8 @@
-//! Kernels that are not to be used any more, and what was done where one failed.
+//! What was done where a kernel or a device failed.
 
 use crate::registry::KernelId;
 use gristmill_spec::vocab::Op;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Kernels that are not to be used any more, by id, each with why. Clones share what they hold, so that what one layer finds out
-/// all of them obey; an engine adds what it knows from elsewhere (a signal, a test at its start).
-///
-/// It lasts as long as the program. To forbid a kernel from the start: [`Restrict::disabled`](crate::Restrict::disabled), or
-/// `GRISTMILL_DISABLE` in the environment.
-#[derive(Clone, Debug, Default)]
-pub struct Quarantine(Arc<Held>);
-
-#[derive(Debug, Default)]
-struct Held {
-    /// How many there are: layers compare it in each run.
-    count: AtomicU64,
-    kernels: Mutex<Vec<Quarantined>>,
-}
-
-/// A kernel that is not to be used any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quarantined {
-    /// Which.
-    pub id: KernelId,
-    /// Why.
-    pub why: String,
-}
-
-impl Quarantine {
-    /// An empty one.
-    pub fn new() -> Quarantine {
-        Quarantine::default()
-    }
-
-    /// Forbids a kernel from the next run of each layer on; whether it was not forbidden before. What was said first stays.
-    pub fn add(&self, id: KernelId, why: impl Into<String>) -> bool {
-        // The list is whole whenever the lock is free, even after a panic elsewhere.
-        let mut kernels = self.0.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if kernels.iter().any(|kernel| kernel.id == id) {
-            return false;
-        }
-        kernels.push(Quarantined { id, why: why.into() });
-        self.0.count.store(kernels.len() as u64, Ordering::Release);
-        true
-    }
-
-    /// The kernels, in the order in which they came.
-    pub fn kernels(&self) -> Vec<Quarantined> {
-        self.0.kernels.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.0.count.load(Ordering::Acquire)
-    }
-}
 
 /// What is done where a kernel failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +15,8 @@ pub enum RecoveryStep {
     Quarantined,
     /// A kernel was found in quarantine before a run, and kernels were decided on without it.
     DecidedAgain,
+    /// A kernel was in quarantine when a layer was made, and kernels were decided on without it.
+    LeftOut,
     /// A GPU was lost: its rows of a divided layer were packed for other devices, and the run repeated; or its tokens of a replicated
     /// layer were computed by others.
     TakenOver,
@@ -93,6 +41,7 @@ impl RecoveryStep {
         RecoveryStep::Repacked,
         RecoveryStep::Quarantined,
         RecoveryStep::DecidedAgain,
+        RecoveryStep::LeftOut,
         RecoveryStep::TakenOver,
         RecoveryStep::InParts,
         RecoveryStep::FreedMemory,
@@ -108,6 +57,7 @@ impl RecoveryStep {
             RecoveryStep::Repacked => "repacked",
             RecoveryStep::Quarantined => "quarantined",
             RecoveryStep::DecidedAgain => "decided-again",
+            RecoveryStep::LeftOut => "left-out",
             RecoveryStep::TakenOver => "taken-over",
             RecoveryStep::InParts => "in-parts",
             RecoveryStep::FreedMemory => "freed-memory",
@@ -126,7 +76,7 @@ impl RecoveryStep {
     pub const fn is_of_device(self) -> bool {
         use RecoveryStep::*;
         match self {
-            OneThread | Repacked | Quarantined | DecidedAgain => false,
+            OneThread | Repacked | Quarantined | DecidedAgain | LeftOut => false,
             TakenOver | InParts | FreedMemory | Reopened | MovedToProcessor | Returned => true,
         }
     }
@@ -149,9 +99,10 @@ pub struct Recovery {
     pub reason: String,
     /// The kernel of this op that the layer has then; `None` where there is none.
     pub then: Option<&'static str>,
-    /// The number of the step in its run, from 1 on.
+    /// The number of the step in its run, from 1 on; 0 for [`RecoveryStep::LeftOut`], which is none of a run.
     pub attempt: u32,
-    /// Whether the run that followed failed in no kernel. For [`RecoveryStep::DecidedAgain`], whether kernels were found.
+    /// Whether the run that followed failed in no kernel. For [`RecoveryStep::DecidedAgain`] and
+    /// [`RecoveryStep::LeftOut`], whether kernels were found.
     pub success: bool,
     /// How long the step took, with the run that followed.
     pub time: Duration,

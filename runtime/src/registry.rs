@@ -26,7 +26,7 @@ pub use vouched::{
 };
 
 use gristmill_spec::vocab::{CudaArch, Op, PrologueStep};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// How another program interleaves the rows of a format: panels of rows, in which tiles of a block of each row follow one
 /// another.
@@ -255,6 +255,8 @@ pub struct Counters {
     pub(crate) nanoseconds: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
+    /// Classes of shapes that it has run in while first runs were marked, a bit for each.
+    pub(crate) tried: AtomicU32,
 }
 
 impl Counters {
@@ -266,6 +268,7 @@ impl Counters {
             nanoseconds: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
+            tried: AtomicU32::new(0),
         }
     }
 }

@@ -9,6 +9,7 @@ pub use shape::Shape;
 use crate::device::Device;
 use crate::error::Error;
 use crate::names;
+use crate::quarantine::{Quarantine, Quarantined};
 use crate::registry::Entry;
 use gristmill_spec::vocab::{Arch, DType, Isa, Op};
 
@@ -123,6 +124,8 @@ pub struct Restrict {
     pub kernel: Option<String>,
     /// None of these kernels.
     pub disabled: Vec<String>,
+    /// None of these kernels either, by id; one that the registry lacks is none of its build. [`Quarantine::kernels`] gives them.
+    pub quarantined: Vec<Quarantined>,
     /// Products by kernels with this packing come before all others, where there are any. Weights are then held in this
     /// packing for every number of tokens that such a kernel takes.
     pub packing: Option<String>,
@@ -132,11 +135,12 @@ pub struct Restrict {
 
 impl Restrict {
     /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name),
-    /// `GRISTMILL_DISABLE` (kernel names, separated by commas), `GRISTMILL_PACKING` (a packing's name) and
-    /// `GRISTMILL_PACKINGS` (`one` or `fastest`). Unset and empty mean no restriction.
+    /// `GRISTMILL_DISABLE` (kernel names, separated by commas), `GRISTMILL_PACKING` (a packing's name),
+    /// `GRISTMILL_PACKINGS` (`one` or `fastest`), and the kernels in the folder of `GRISTMILL_QUARANTINE`
+    /// ([`Quarantine::from_env`], which lets first runs be marked there). Unset and empty mean no restriction.
     ///
     /// # Errors
-    /// A value that is not UTF-8, an ISA that does not exist, or another word for packings. Names of kernels and packings are checked when they
+    /// A value that is not UTF-8, an ISA that does not exist, another word for packings, or a folder that is no quarantine. Names of kernels and packings are checked when they
     /// meet a registry.
     pub fn from_env() -> Result<Restrict, Error> {
         let mut restrict = Restrict::default();
@@ -150,6 +154,9 @@ impl Restrict {
         restrict.packing = variable("GRISTMILL_PACKING")?;
         if let Some(name) = variable("GRISTMILL_PACKINGS")? {
             restrict.packings = packings_named(&name)?;
+        }
+        if let Some(quarantine) = Quarantine::from_env()? {
+            restrict.quarantined = quarantine.kernels();
         }
         Ok(restrict)
     }

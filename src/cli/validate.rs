@@ -1,62 +1,38 @@
 //! `gristmill validate`: one answer to "may this machine serve?".
 
+mod apart;
+mod arguments;
+
+pub use arguments::Arguments;
+
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::limited;
-use super::output::{self, Files};
+use super::output;
+use super::run;
 use super::table::{bytes, counted, measured};
-use super::{request, run};
 use gristmill::text::Printable;
-use gristmill::validate::{self, Baseline, Problem, Validation};
-use gristmill::{Device, REGISTRY, Threads};
+use gristmill::validate::{self, Baseline, LeftOut, Problem, Validation};
+use gristmill::{Quarantine, REGISTRY, Threads};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-
-/// Validate what decisions choose here: accuracy, a second way of computing, speed, memory
-///
-/// Small products of every format against the oracle and against the scalar kernels (on a GPU: this processor's), times
-/// against a baseline of this machine, and memory over many layers. Exit code 0 if nothing failed, else 1.
-#[derive(Debug, clap::Args)]
-pub struct Arguments {
-    /// Where products run: cpu, cuda:0
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Device,
-    /// Only these formats
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    format: Vec<String>,
-    /// Threads; one for each physical core, if not given
-    #[arg(long, value_name = "COUNT", value_parser = request::threads)]
-    threads: Option<usize>,
-    /// How often a layer is made, run and dropped while memory is watched
-    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = request::count)]
-    rounds: usize,
-    /// Compare times with those of this file
-    #[arg(long, value_name = "FILE")]
-    baseline: Option<PathBuf>,
-    /// How many percent slower than the baseline a product may be
-    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
-    tolerance: u32,
-    /// Write the times of this run to a file, for `--baseline` of later ones, if nothing failed
-    #[arg(long, value_name = "FILE")]
-    save_baseline: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Arguments {
-    /// What is read and what is written.
-    pub fn files(&self) -> Files<'_> {
-        Files::default().reads(&self.baseline).writes(&self.save_baseline)
-    }
-}
+use std::path::Path;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let quarantined = match &arguments.quarantine {
+        Some(folder) if !arguments.here => return apart::run(arguments, folder, out),
+        Some(folder) => {
+            let quarantine = Quarantine::kept_in(folder)?;
+            quarantine.mark_first_runs()?;
+            quarantine.kernels()
+        }
+        None => Vec::new(),
+    };
     let baseline = arguments.baseline.as_deref().map(read).transpose()?;
     let names: Vec<&str> = arguments.format.iter().map(String::as_str).collect();
     let options = validate::Options {
         device: arguments.device,
         formats: &names,
+        quarantined: &quarantined,
         rounds: arguments.rounds,
         baseline: baseline.as_ref(),
         tolerance: f64::from(arguments.tolerance) / 100.0,
@@ -116,6 +92,9 @@ fn print(validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
         Printable(&validation.machine),
         counted(validation.threads, "thread")
     )?;
+    for LeftOut { kernel, why, .. } in &validation.quarantined {
+        writeln!(out, "  {kernel} was left out, in quarantine: {}", Printable(why))?;
+    }
     writeln!(
         out,
         "accuracy     {}: {} with the oracle's bits, {} wrong",

@@ -2,7 +2,7 @@
 
 use super::baseline::Baseline;
 use crate::oracle::OracleError;
-use crate::{Device, Error};
+use crate::{Device, Error, Quarantined, Restrict};
 use serde::{Deserialize, Serialize};
 
 /// What is asked.
@@ -12,6 +12,8 @@ pub struct Options<'o> {
     pub device: Device,
     /// Names of formats; none means all of the registry.
     pub formats: &'o [&'o str],
+    /// Kernels that decisions are made without ([`Quarantine::kernels`](crate::Quarantine::kernels)).
+    pub quarantined: &'o [Quarantined],
     /// How often a layer is made, run and dropped while memory is watched.
     pub rounds: usize,
     /// Times that this machine has had before.
@@ -23,7 +25,21 @@ pub struct Options<'o> {
 impl Default for Options<'_> {
     /// All formats on the processor, a thousand rounds, no baseline.
     fn default() -> Self {
-        Options { device: Device::CPU, formats: &[], rounds: 1000, baseline: None, tolerance: 0.25 }
+        Options {
+            device: Device::CPU,
+            formats: &[],
+            quarantined: &[],
+            rounds: 1000,
+            baseline: None,
+            tolerance: 0.25,
+        }
+    }
+}
+
+impl Options<'_> {
+    /// What decisions are made under.
+    pub(super) fn restrict(&self) -> Restrict {
+        Restrict { quarantined: self.quarantined.to_vec(), ..Restrict::default() }
     }
 }
 

@@ -11,6 +11,7 @@ mod rounds;
 mod speed;
 mod tensor;
 
+use crate::registry::Entry;
 use crate::{Registry, Threads};
 pub use asked::{Options, Outcome, ValidateError};
 pub use baseline::{Baseline, Time};
@@ -33,6 +34,8 @@ pub struct Validation {
     pub threads: usize,
     /// Seconds that all of it took.
     pub seconds: f64,
+    /// Kernels of the registry that were in quarantine, and that nothing ran.
+    pub quarantined: Vec<LeftOut>,
     /// Products against the oracle.
     pub accuracy: Accuracy,
     /// Products by another way of computing them.
@@ -41,6 +44,17 @@ pub struct Validation {
     pub speed: Speed,
     /// Memory before, during and after many layers.
     pub memory: Memory,
+}
+
+/// A kernel in quarantine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The kernel.
+    pub kernel: String,
+    /// Its identity.
+    pub id: String,
+    /// What was seen of it.
+    pub why: String,
 }
 
 /// Validates what decisions of `registry` choose on a device.
@@ -54,10 +68,15 @@ pub fn validate(
 ) -> Result<Validation, ValidateError> {
     let began = Instant::now();
     let formats = tensor::formats(registry, options.formats)?;
-    let (accuracy, cross_check) = products::check(registry, options.device, &formats, threads)?;
+    let (accuracy, cross_check) = products::check(registry, options, &formats, threads)?;
     let machine = speed::machine(options.device)?;
     let speed = speed::measure(registry, options, &machine, &formats, threads)?;
     let memory = rounds::watch(registry, options, &formats, threads)?;
+    let left_out = |entry: &Entry| {
+        let found = options.quarantined.iter().find(|kernel| kernel.id == entry.id)?;
+        let (kernel, id, why) = (entry.name.to_owned(), entry.id.to_string(), found.why.clone());
+        Some(LeftOut { kernel, id, why })
+    };
     let failed =
         [accuracy.outcome, cross_check.outcome, speed.outcome, memory.outcome].contains(&Outcome::Failed);
     Ok(Validation {
@@ -66,6 +85,7 @@ pub fn validate(
         machine,
         threads: threads.count(),
         seconds: began.elapsed().as_secs_f64(),
+        quarantined: registry.entries.iter().filter_map(left_out).collect(),
         accuracy,
         cross_check,
         speed,

@@ -1,6 +1,6 @@
 //! Products of every format: the oracle's bits, and those of another way of computing them.
 
-use super::asked::{Outcome, ValidateError};
+use super::asked::{Options, Outcome, ValidateError};
 use super::tensor::{layer, matrix, row_of};
 use crate::cli::random::Random;
 use crate::oracle::{FormatOracle, Int8Row, Oracle};
@@ -101,14 +101,15 @@ fn expected(
 
 pub(super) fn check(
     registry: &'static Registry,
-    device: Device,
+    options: &Options<'_>,
     formats: &[&'static FormatInfo],
     threads: &Threads,
 ) -> Result<(Accuracy, CrossCheck), ValidateError> {
     let oracle = Oracle::new(registry)?;
+    let device = options.device;
     let (against, restrict) = match device.kind {
-        DeviceKind::Cpu => ("the scalar kernels", Restrict { isa: Some(Isa::Scalar), ..Restrict::default() }),
-        _ => ("this processor", Restrict::default()),
+        DeviceKind::Cpu => ("the scalar kernels", Restrict { isa: Some(Isa::Scalar), ..options.restrict() }),
+        _ => ("this processor", options.restrict()),
     };
     let mut accuracy = Accuracy {
         outcome: Outcome::NotRun,
@@ -121,11 +122,11 @@ pub(super) fn check(
         CrossCheck { outcome: Outcome::NotRun, against: against.to_owned(), same: 0, different: Vec::new() };
     for format in formats {
         let k = row_of(format, LEAST_K);
-        let Some(weights) = matrix(registry, format, (ROWS, k), 8)? else {
+        let Some(weights) = matrix(registry, format, (ROWS, k), 8, options)? else {
             accuracy.without_quantizer.push(format.name.to_owned());
             continue;
         };
-        let Some(one) = layer(registry, &weights, device, Restrict::default(), threads)? else {
+        let Some(one) = layer(registry, &weights, device, options.restrict(), threads)? else {
             accuracy.without_kernel.push(format.name.to_owned());
             continue;
         };

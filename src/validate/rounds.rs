@@ -4,7 +4,7 @@ use super::asked::{Options, Outcome, ValidateError};
 use super::tensor::{layer, matrix, row_of};
 use crate::own_process;
 use crate::registry::FormatInfo;
-use crate::{Error, Input, QuantizedBuf, Registry, Restrict, Threads};
+use crate::{Error, Input, QuantizedBuf, Registry, Threads};
 use serde::Serialize;
 use sysinfo::System;
 
@@ -77,8 +77,8 @@ pub(super) fn watch(
     };
     let mut weights = None;
     for format in formats {
-        if let Some(made) = matrix(registry, format, (ROWS, row_of(format, LEAST_K)), 1)?
-            && layer(registry, &made, options.device, Restrict::default(), threads)?.is_some()
+        if let Some(made) = matrix(registry, format, (ROWS, row_of(format, LEAST_K)), 1, options)?
+            && layer(registry, &made, options.device, options.restrict(), threads)?.is_some()
         {
             weights = Some(made);
             break;
@@ -123,7 +123,7 @@ fn round(
     options: &Options<'_>,
     threads: &Threads,
 ) -> Result<(), Error> {
-    let Some(layer) = layer(registry, weights, options.device, Restrict::default(), threads)? else {
+    let Some(layer) = layer(registry, weights, options.device, options.restrict(), threads)? else {
         return Ok(());
     };
     let mut workspace = layer.workspace(1, threads)?;

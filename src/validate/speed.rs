@@ -7,7 +7,7 @@ use crate::cli::clock::{Clock, median};
 use crate::cli::random::Random;
 use crate::registry::FormatInfo;
 use crate::vocab::DeviceKind;
-use crate::{Device, Error, Input, Linear, Registry, Restrict, Shape, Threads, Workspace};
+use crate::{Device, Error, Input, Linear, Registry, Shape, Threads, Workspace};
 use serde::Serialize;
 use std::time::Duration;
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
@@ -88,8 +88,8 @@ pub(super) fn measure(
     };
     for format in formats {
         let k = row_of(format, LEAST_K);
-        let Some(weights) = matrix(registry, format, (ROWS, k), 1)? else { continue };
-        let Some(layer) = layer(registry, &weights, options.device, Restrict::default(), threads)? else {
+        let Some(weights) = matrix(registry, format, (ROWS, k), 1, options)? else { continue };
+        let Some(layer) = layer(registry, &weights, options.device, options.restrict(), threads)? else {
             continue;
         };
         for m in TOKENS {

@@ -1,5 +1,6 @@
 //! Small matrices of a format, and layers of them.
 
+use super::asked::Options;
 use crate::cli::random::Random;
 use crate::registry::FormatInfo;
 use crate::{
@@ -30,12 +31,13 @@ pub(super) fn matrix(
     format: &'static FormatInfo,
     (n, k): (usize, usize),
     distinct: usize,
+    options: &Options<'_>,
 ) -> Result<Option<QuantizedBuf<'static>>, Error> {
     let distinct = distinct.min(n);
     let prepared = registry.prepare_for(
         &Request::quantize(format.name, None, distinct, k),
         crate::CpuProfile::detect(),
-        &Restrict::default(),
+        &options.restrict(),
     );
     let quantizer = match prepared.and_then(|prepared| Quantizer::new(&prepared.decide_as_asked())) {
         Ok(quantizer) => quantizer,

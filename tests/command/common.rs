@@ -22,7 +22,13 @@ pub fn gristmill<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = 
 /// The command, to be given arguments and variables.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-    for variable in ["GRISTMILL_ISA", "GRISTMILL_KERNEL", "GRISTMILL_DISABLE", "GRISTMILL_NO_SKIP"] {
+    for variable in [
+        "GRISTMILL_ISA",
+        "GRISTMILL_KERNEL",
+        "GRISTMILL_DISABLE",
+        "GRISTMILL_QUARANTINE",
+        "GRISTMILL_NO_SKIP",
+    ] {
         command.env_remove(variable);
     }
     command

@@ -76,3 +76,96 @@ fn what_is_not_there_is_not_valid() {
         gristmill(words("validate --format i2_s --device cuda:0")).code(1).complains("cuda:0");
     }
 }
+
+/// The command with a kernel whose first instruction no processor has, and the kernel's name; `None` where decisions choose the portable one.
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn with_an_illegal_kernel(folder: &std::path::Path) -> Option<(std::path::PathBuf, String)> {
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+    let illegal: &[u8] = if cfg!(target_arch = "x86_64") { &[0x0f, 0x0b] } else { &[0, 0, 0, 0] };
+    let explained = gristmill(words("explain matmul --format i2_s --shape 1x70x512 --json")).code(0).json();
+    let kernel = explained["chosen"].as_str().expect("its name").to_owned();
+    let variant = kernel.strip_prefix("matmul.i2_s.").expect("a product").replace(['.', '-'], "_");
+    let mut bytes = std::fs::read(env!("CARGO_BIN_EXE_gristmill")).expect("the command");
+    let parsed = object::File::parse(&bytes[..]).expect("ELF");
+    let of_kernel = |name: &str| {
+        name.contains(&format!("matmul_{variant}_r"))
+            && name.contains("2bit_rows")
+            && name.contains("6matmul17h")
+    };
+    let symbol = parsed.symbols().find(|symbol| symbol.name().is_ok_and(of_kernel));
+    let Some(symbol) = symbol else {
+        assert_eq!(variant, "scalar", "its function is in the command");
+        return None;
+    };
+    let section = symbol.section_index().expect("its code");
+    let section = parsed.section_by_index(section).expect("its code");
+    let (start, _) = section.file_range().expect("it is in the file");
+    let at = usize::try_from(start + symbol.address() - section.address()).expect("a place in memory");
+    bytes[at..at + illegal.len()].copy_from_slice(illegal);
+    let command = folder.join("gristmill");
+    std::fs::write(&command, bytes).expect("a file");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&command, mode).expect("its own file");
+    Some((command, kernel))
+}
+
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[test]
+fn a_kernel_that_ends_the_program_is_put_into_quarantine() {
+    use crate::common::{command, finished};
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((program, kernel)) = with_an_illegal_kernel(folder.path()) else {
+        println!("ran 0 of 1; skipped 1: decisions choose the portable kernel");
+        return;
+    };
+    // Another program with the environment of `command`.
+    let of_it = |line: &str| {
+        let mut patched = Command::new(&program);
+        for (variable, value) in command().get_envs() {
+            match value {
+                Some(value) => patched.env(variable, value),
+                None => patched.env_remove(variable),
+            };
+        }
+        patched.args(words(line));
+        patched
+    };
+    let quick = "validate --format i2_s --rounds 1 --threads 2";
+    let ended = of_it(quick).output().expect("it starts");
+    assert_eq!(ended.status.signal(), Some(4), "SIGILL: {ended:?}");
+
+    let kept = folder.path().join("kept");
+    let with = format!("{quick} --quarantine {}", kept.display());
+    let why = "it ended a program by SIGILL, in its first run with m=1, n=70, k=512";
+    let first = finished(of_it(&with).output()).code(0);
+    let first = first.complains(&format!("{kernel} is in quarantine: {why}"));
+    first.says(&format!("{kernel} was left out, in quarantine: {why}")).says("valid, in");
+    let again = finished(of_it(&format!("{with} --json")).output()).code(0);
+    assert_eq!(again.stderr, "");
+    let again = again.json();
+    let [left_out] = &again["quarantined"].as_array().expect("a list")[..] else { panic!("{again}") };
+    assert_eq!((&left_out["kernel"], &left_out["why"]), (&kernel.clone().into(), &why.into()));
+
+    // What was found out holds for programs, and for commands.
+    let explain = "explain matmul --format i2_s --shape 1x70x512";
+    let explained = finished(of_it(explain).env("GRISTMILL_QUARANTINE", &kept).output()).code(0);
+    explained.says(&format!("{kernel}: in quarantine: {why}"));
+    let receipt = folder.path().join("receipt.json");
+    let run = format!("run tests/data/gguf/i2_s.gguf --receipt {}", receipt.display());
+    finished(of_it(&run).env("GRISTMILL_QUARANTINE", &kept).output()).code(0);
+    let checked = format!("verify-receipt {}", receipt.display());
+    gristmill(words(&checked)).code(0).says(&format!("kernel {kernel} failed ({why}), step left-out"));
+    // A program that nobody watches leaves a mark, which its next start takes in.
+    let own = folder.path().join("own");
+    let died = of_it(&run).env("GRISTMILL_QUARANTINE", &own).output().expect("it starts");
+    assert_eq!(died.status.signal(), Some(4), "SIGILL: {died:?}");
+    finished(of_it(&run).env("GRISTMILL_QUARANTINE", &own).output()).code(0);
+
+    // A folder that is none.
+    gristmill(words(&format!("{quick} --quarantine {}", program.display())))
+        .code(1)
+        .complains("can't make the folder")
+        .complains("GRISTMILL_QUARANTINE");
+}

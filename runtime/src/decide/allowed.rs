@@ -2,7 +2,8 @@
 
 use super::candidate::Candidate;
 use crate::error::Error;
-use crate::reason::Disabled;
+use crate::quarantine::Quarantined;
+use crate::reason::{Disabled, Reason};
 use crate::registry::Registry;
 use crate::request::{Packings, Restrict};
 use gristmill_spec::vocab::{Isa, Op};
@@ -13,6 +14,8 @@ pub(super) struct Allowed {
     pub(super) isa: Option<Isa>,
     pub(super) only: Option<usize>,
     pub(super) disabled: Vec<usize>,
+    /// Those in quarantine, each with why.
+    pub(super) quarantined: Vec<(usize, Quarantined)>,
     /// Name of the packing whose kernels come first.
     pub(super) packing: Option<&'static str>,
     pub(super) packings: Packings,
@@ -32,15 +35,33 @@ impl Allowed {
         for name in &restrict.disabled {
             disabled.push(registry.entry(name)?.index);
         }
+        // One of another build, or of another package, is no mistake: a quarantine is for all of a machine.
+        let place = |id| registry.entries.iter().position(|entry| entry.id == id);
+        let quarantined = restrict.quarantined.iter();
+        let quarantined =
+            quarantined.filter_map(|kernel| Some((place(kernel.id)?, kernel.clone()))).collect();
         let packing = match &restrict.packing {
             Some(name) => Some(registry.packing(name)?),
             None => None,
         };
         let (isa, packings) = (restrict.isa, restrict.packings);
-        Ok(Allowed { isa, only: only.map(|only| only.index), disabled, packing, packings })
+        Ok(Allowed { isa, only: only.map(|only| only.index), disabled, quarantined, packing, packings })
     }
 
-    pub(super) fn refuses(&self, registry: &Registry, candidate: &Candidate) -> Option<Disabled> {
+    /// Why a candidate is in quarantine, if it is.
+    pub(super) fn quarantined(&self, candidate: &Candidate) -> Option<&Quarantined> {
+        let (_, kernel) = self.quarantined.iter().find(|(index, _)| *index == candidate.index)?;
+        Some(kernel)
+    }
+
+    pub(super) fn refuses(&self, registry: &Registry, candidate: &Candidate) -> Option<Reason> {
+        if let Some(kernel) = self.quarantined(candidate) {
+            return Some(Reason::Quarantined { why: kernel.why.clone() });
+        }
+        self.disables(registry, candidate).map(Reason::Disabled)
+    }
+
+    fn disables(&self, registry: &Registry, candidate: &Candidate) -> Option<Disabled> {
         if let Some(only) = self.only.and_then(|only| registry.entries.get(only).map(|entry| (only, entry)))
             && only.0 != candidate.index
             && only.1.format == candidate.entry.format

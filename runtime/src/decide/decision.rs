@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
 use crate::occupancy::{BlockNeeds, Multiprocessor, Occupancy};
+use crate::quarantine::Quarantined;
 use crate::reason::{Reason, Refusal, Rejection, write_rejections};
 use crate::registry::{Code, CudaImage, Entry, image_for};
 use crate::request::Shape;
@@ -156,6 +157,18 @@ impl Prepared {
         (self.splits_a_block(shape.k)).then_some(format.name)
     }
 
+    /// Kernels in quarantine that would come into question otherwise, the activations' too, each with what was seen of it and the decisions
+    /// that are made without it.
+    pub(crate) fn quarantined(&self) -> impl Iterator<Item = (&'static Entry, &Quarantined, &Prepared)> {
+        let inner = self.activations.as_deref();
+        std::iter::once(self).chain(inner).flat_map(|prepared| {
+            let runs = |candidate: &&Candidate| prepared.refused_always(candidate.entry).is_none();
+            prepared.candidates.iter().filter(runs).filter_map(move |candidate| {
+                Some((candidate.entry, prepared.allowed.quarantined(candidate)?, prepared))
+            })
+        })
+    }
+
     /// Why `candidate` was not chosen, in the order in which the design lists reasons. `None` if it is
     /// as good as the chosen one, which only an entry that stands twice in the list can be.
     fn reason(&self, candidate: &Candidate, shape: Shape, chosen: Option<Candidate>) -> Option<Reason> {
@@ -168,8 +181,8 @@ impl Prepared {
         if let Some(rule) = broken_rule(&candidate.entry.shape, shape) {
             return Some(Reason::ShapeRule(rule));
         }
-        if let Some(disabled) = self.allowed.refuses(self.registry, candidate) {
-            return Some(Reason::Disabled(disabled));
+        if let Some(refused) = self.allowed.refuses(self.registry, candidate) {
+            return Some(refused);
         }
         match (chosen, &self.activations) {
             (Some(chosen), _) => {

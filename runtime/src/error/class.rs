@@ -72,6 +72,7 @@ impl Error {
             #[cfg(feature = "cuda")]
             Error::OtherGpu { .. } | Error::Lent { .. } | Error::Overlap { .. } => ErrorClass::Request,
             Error::Environment { .. }
+            | Error::Quarantine { .. }
             | Error::WrongOp { .. }
             | Error::NoImportance { .. }
             | Error::NotQuantized { .. }

@@ -18,6 +18,7 @@ use crate::from_memory::FromMemory;
 use crate::held_once::HeldOnce;
 use crate::homes::Share;
 use crate::launch::{self, ActivationCode, Launcher, MatmulCode, On, PanelSize, Panels, PrologueCode};
+use crate::left_out::left_out;
 use crate::output::Output;
 use crate::packed_size::PackedSize;
 use crate::placement::buffer;
@@ -25,6 +26,7 @@ use crate::product::{Destination, Store};
 #[cfg(feature = "cuda")]
 use crate::reason::{BrokenRule, Dim, Rule};
 use crate::receipt::Recording;
+use crate::recovery::Recovery;
 use crate::registry::{ActivationInfo, Entry, FormatInfo, PackInfo};
 use crate::request::Shape;
 use crate::sizes::check_len;
@@ -58,6 +60,8 @@ pub struct Matmul {
     held_once: Option<(usize, HeldOnce)>,
     /// Fewer threads, where that was measured to be faster.
     limits: ThreadLimits,
+    /// Kernels in quarantine that it was decided on without.
+    left_out: Vec<Recovery>,
 }
 
 impl Matmul {
@@ -137,6 +141,7 @@ impl Matmul {
             from_memory: chosen_for.map(|why| (candidate.index, *why)),
             held_once: once.map(|why| (candidate.index, *why)),
             limits: prepared.limits().clone(),
+            left_out: left_out(prepared, format.name, Shape { m: 1, n, k }),
             on,
         })
     }
@@ -162,7 +167,7 @@ impl Matmul {
     }
 
     /// Lets launches count in `recording` (`None`: in no recording any more), those of activation
-    /// quantization too.
+    /// quantization too, and says in it which kernels in quarantine it was decided on without.
     ///
     /// # Errors
     /// [`Error::ForeignRecording`].
@@ -183,7 +188,20 @@ impl Matmul {
         if let (Some(recording), Some((index, why))) = (recording, self.held_once) {
             recording.ledger.held_once_for(index, why);
         }
+        if let Some(recording) = recording {
+            self.left_out.iter().for_each(|step| recording.ledger.left_out(step));
+        }
         Ok(())
+    }
+
+    /// Kernels in quarantine that it was decided on without.
+    pub(crate) fn left_out(&self) -> &[Recovery] {
+        &self.left_out
+    }
+
+    /// Says nothing of them, where a step of recovery does.
+    pub(crate) fn forget_left_out(&mut self) {
+        self.left_out.clear();
     }
 
     /// Whether weights packed by `other` can be run by this kernel.

@@ -2,7 +2,8 @@
 
 use super::job::ProductJob;
 use crate::division::{granule_rows, split_range};
-use crate::observe::{RanBatch, observer};
+use crate::observe::{RanBatch, asked};
+use crate::quarantine::first_run;
 use crate::request::Shape;
 use crate::thread_use::measured;
 use crate::threads::Threads;
@@ -79,7 +80,12 @@ where
         );
     };
     let run = || threads.divide_all(threads.parts(macs, laid.granules), 0..laid.room(), &split_range, &run);
-    let observer = observer().filter(|_| products > 0);
+    let asked = asked();
+    let observer = asked.observer().filter(|_| products > 0);
+    let first: Vec<_> = match asked.marks() {
+        true => jobs().filter_map(|job| first_run(job.entry(), job.shape())).collect(),
+        false => Vec::new(),
+    };
     let wants = observer.filter(|observer| observer.wants_batch(products));
     let started = wants.is_some().then(Instant::now);
     let used = match wants.is_some_and(|observer| observer.wants_threads()) {
@@ -90,6 +96,7 @@ where
         }
     };
     let time = started.map(|started| started.elapsed());
+    drop(first);
     for job in jobs() {
         job.count();
         job.finish();

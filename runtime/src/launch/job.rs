@@ -8,6 +8,7 @@ use crate::activations::{Activations, RowLayout};
 use crate::division::{granule_rows, split_range};
 use crate::error::Error;
 use crate::product::{Columns, Destination};
+use crate::registry::Entry;
 use crate::request::Shape;
 use crate::threads::divide::SomeThreads;
 use crate::weights::PackedMatrix;
@@ -115,6 +116,11 @@ impl<'p> ProductJob<'p> {
             }
         };
         Ok(ProductJob { launcher, weights, x, columns, rows, base, panel, store, bytes: [read, written] })
+    }
+
+    /// The kernel.
+    pub(super) fn entry(&self) -> &'static Entry {
+        self.launcher.entry
     }
 
     /// Tokens, rows that are computed, and their length.

@@ -30,7 +30,8 @@ use crate::cuda::Place;
 use crate::decide::Candidate;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
-use crate::observe::{Ending, Launch, observer};
+use crate::observe::{Ending, Launch, asked, observer};
+use crate::quarantine::first_run;
 use crate::receipt::{Ledger, Recording};
 use crate::registry::{Code, Entry, Registry};
 use crate::request::Shape;
@@ -220,7 +221,9 @@ impl<C> Launcher<C> {
     /// One launch: counted whether or not it ends in a fault, since it ran.
     #[inline]
     pub(crate) fn launch<R: Ending>(&self, shape: Shape, bytes: [usize; 2], run: impl FnOnce() -> R) -> R {
-        let observer = observer();
+        let asked = asked();
+        let observer = asked.observer();
+        let first = if asked.marks() { first_run(self.entry, shape) } else { None };
         let wants = observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
         let started = (timing() || wants.is_some()).then(Instant::now);
         let (outcome, threads) = match wants.is_some_and(|observer| observer.wants_threads()) {
@@ -228,6 +231,7 @@ impl<C> Launcher<C> {
             false => (run(), None),
         };
         let time = started.map(|started| started.elapsed());
+        drop(first);
         let launch = self.described(Device::CPU, shape, bytes, time, Some(outcome.is_fault()));
         let launch = Launch { threads, ..launch };
         count(&launch, self.ledger.as_deref(), observer);

@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul};
 use crate::launch::ProductJob;
-use crate::observe::fell_back;
+use crate::observe::{fell_back, recovered};
 use crate::output::Output;
 use crate::placement::Placement;
 use crate::plain::PlainWeights;
@@ -117,6 +117,18 @@ impl Linear {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Linear, Error> {
+        let linear = Linear::made(registry, weights, options, threads)?;
+        linear.tell_left_out();
+        Ok(linear)
+    }
+
+    /// The same without telling an observer what it was made without.
+    fn made(
+        registry: &'static Registry,
+        weights: &[QuantizedMatrix<'_>],
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Linear, Error> {
         let stack = Stack::new(weights)?;
         let (n, k) = (stack.n(), stack.k());
         let plan = LayerPlan::new(registry, stack.format().name, [n, k], options, threads)?;
@@ -139,6 +151,11 @@ impl Linear {
             None => Vec::new(),
         };
         Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None, trials })
+    }
+
+    fn tell_left_out(&self) {
+        let steps = self.choices.first().map(|choice| choice.matmul.left_out());
+        steps.into_iter().flatten().for_each(recovered);
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -223,7 +240,8 @@ impl Linear {
         self.packed.iter().filter_map(PackedMatrix::placement).reduce(Placement::and)
     }
 
-    /// Lets runs count in `recording` (`None`: in no recording any more), fallbacks included.
+    /// Lets runs count in `recording` (`None`: in no recording any more), fallbacks included, and says in it which kernels in quarantine the
+    /// layer was made without.
     ///
     /// # Errors
     /// [`Error::ForeignRecording`].

@@ -167,6 +167,7 @@ fn gpu_lacks(entry: &'static Entry, device: Device) -> Option<String> {
         Reason::PartialBlock { .. }
         | Reason::ShapeRule(_)
         | Reason::Disabled(_)
+        | Reason::Quarantined { .. }
         | Reason::NoActivations(_) => None,
         reason => Some(reason.to_string()),
     }

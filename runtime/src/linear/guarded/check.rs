@@ -1,7 +1,7 @@
 //! One output of a run, compared with the portable kernel's. Every kernel that multiplies int8 gives the same bits.
 
 use super::failure::Seen;
-use super::{GuardedLinear, Run, disable};
+use super::{GuardedLinear, Run};
 use crate::activations::Input;
 use crate::device::Device;
 use crate::error::Error;
@@ -43,7 +43,7 @@ impl GuardedLinear<'_> {
         // A GPU quantizes what only it reads, so the product stands for both. With what quantized the activations, the portable product gives the same if that is what is wrong.
         let Some(quantizer) = quantizer else { return wrong(product) };
         let mut restrict = self.options.restrict.clone().unwrap_or_default();
-        disable(self.registry, &self.guard.quarantine, &mut restrict);
+        restrict.quarantined.extend(self.guard.quarantine.kernels());
         restrict.kernel =
             portable.kernels().find(|kernel| kernel.op == Op::Matmul).map(|kernel| kernel.name.to_owned());
         let mixed = one_output(&self.one_row(row, restrict)?, input, bias)?;

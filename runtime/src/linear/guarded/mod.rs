@@ -15,10 +15,9 @@ use crate::activations::Input;
 use crate::device::Device;
 use crate::error::Error;
 use crate::quantized_buf::QuantizedBuf;
+use crate::quarantine::Quarantine;
 use crate::receipt::Recording;
-use crate::recovery::Quarantine;
 use crate::registry::Registry;
-use crate::request::Restrict;
 use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::num::NonZeroU64;
@@ -97,7 +96,9 @@ impl<'w> GuardedLinear<'w> {
     ) -> Result<GuardedLinear<'w>, Error> {
         let mut options = LinearOptions { adaptive: None, ..options.fixed(registry)? };
         let known = guard.quarantine.count();
-        let linear = Some(make(registry, &weights, &options, &guard.quarantine, threads)?);
+        let linear = make(registry, &weights, &options, &guard.quarantine, threads)?;
+        linear.tell_left_out();
+        let linear = Some(linear);
         let given = Given::taken_from(&mut options);
         let state = State { linear, known, remade: 0, recording: None, away: None, given };
         let state = Arc::new(RwLock::new(state));
@@ -229,15 +230,7 @@ fn make(
     threads: &Threads,
 ) -> Result<Linear, Error> {
     let mut restrict = options.restrict.clone().unwrap_or_default();
-    disable(registry, quarantine, &mut restrict);
+    restrict.quarantined.extend(quarantine.kernels());
     let options = LinearOptions { restrict: Some(restrict), ..options.clone() };
-    Linear::new(registry, &weights.matrix(), &options, threads)
-}
-
-/// Forbids what is in quarantine and of this registry.
-fn disable(registry: &'static Registry, quarantine: &Quarantine, restrict: &mut Restrict) {
-    for kernel in quarantine.kernels() {
-        let entry = registry.entries.iter().find(|entry| entry.id == kernel.id);
-        restrict.disabled.extend(entry.map(|entry| entry.name.to_owned()));
-    }
+    Linear::made(registry, &[weights.matrix()], &options, threads)
 }

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::linear::{Linear, LinearOptions, Policy};
 use crate::observe::recovered;
+use crate::quarantine::Quarantined;
 use crate::receipt::FallbackNote;
 use crate::recovery::{Recovery, RecoveryStep};
 use crate::registry::{Entry, KernelId};
@@ -141,7 +142,8 @@ impl GuardedLinear<'_> {
             }
             (false, false) => (RecoveryStep::Repacked, self.remake(state, run.threads)),
             (true, _) => {
-                self.guard.quarantine.add(kernel.id, why.clone());
+                let (id, name) = (kernel.id, Some(kernel.name.to_owned()));
+                self.guard.quarantine.add_kernel(Quarantined { id, kernel: name, why: why.clone() });
                 (RecoveryStep::Quarantined, self.remake(state, run.threads))
             }
         };
@@ -267,6 +269,8 @@ impl GuardedLinear<'_> {
         if let Some(away) = &state.away {
             linear.moved = Some(self.fallback(away, &options));
         }
+        // What is in quarantine by now has a step of its own.
+        linear.choices.iter_mut().for_each(|choice| choice.matmul.forget_left_out());
         linear.record(state.recording.as_ref())?;
         (state.linear, state.known, state.remade) = (Some(linear), known, state.remade + 1);
         Ok(())

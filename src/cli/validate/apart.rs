@@ -1,0 +1,141 @@
+//! A validation in a process of its own, which a kernel may end: by an instruction that this processor refuses, or by memory that it may not
+//! touch. Its parent learns by what it ended, which nobody else does, puts the kernel into quarantine, and begins again without it.
+
+use super::arguments::Arguments;
+use crate::cli::error::{CliError, Outcome};
+use gristmill::Quarantine;
+use gristmill::text::Printable;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// How the process of a validation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    /// By itself.
+    Code(i32),
+    /// By what its own instructions did.
+    Own(String),
+    /// Somebody ended it.
+    Outside(String),
+}
+
+/// Validates until nothing ends the process any more.
+///
+/// # Errors
+/// A quarantine that can't be read or written; a process that can't be started, was ended from outside, or ended in no kernel's first run.
+pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    let quarantine = Quarantine::kept_in(folder)?;
+    let program = std::env::current_exe().map_err(CliError::file("find", Path::new("gristmill")))?;
+    loop {
+        let mut command = Command::new(&program);
+        command.args(words(arguments, folder)).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().map_err(CliError::file("start", &program))?;
+        let how = match end(output.status) {
+            End::Code(code) => {
+                out.write_all(&output.stdout)?;
+                return Ok(match code {
+                    0 => Outcome::Yes,
+                    2 => Outcome::NoKernel,
+                    _ => Outcome::Failed,
+                });
+            }
+            End::Outside(how) => {
+                // No kernel is to blame.
+                quarantine.forgive()?;
+                return Err(CliError::usage(
+                    format!("the validation was ended by {how}, which comes from outside"),
+                    "look for who ended it (a limit of time, the system for want of memory), and start it again",
+                ));
+            }
+            End::Own(how) => how,
+        };
+        let came = quarantine.take_in(Some(&how))?;
+        if came.is_empty() {
+            return Err(CliError::usage(
+                format!("the validation was ended by {how}, and no kernel was in its first run"),
+                "`gristmill verify` names the kernel that it calls when an instruction is refused or memory is not to be touched",
+            ));
+        }
+        for kernel in came {
+            let name = kernel.kernel.unwrap_or_else(|| kernel.id.to_string());
+            anstream::eprintln!("{} is in quarantine: {}", Printable(&name), Printable(&kernel.why));
+        }
+    }
+}
+
+/// The command line of the process.
+fn words(arguments: &Arguments, folder: &Path) -> Vec<OsString> {
+    let Arguments { device, format, threads, rounds, baseline, tolerance, save_baseline, json, .. } =
+        arguments;
+    let mut words: Vec<OsString> = vec!["validate".into(), "--here".into()];
+    let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
+    option("--quarantine", folder.into());
+    option("--device", device.to_string().into());
+    option("--rounds", rounds.to_string().into());
+    option("--tolerance", tolerance.to_string().into());
+    if !format.is_empty() {
+        option("--format", format.join(",").into());
+    }
+    if let Some(threads) = threads {
+        option("--threads", threads.to_string().into());
+    }
+    for (name, file) in [("--baseline", baseline), ("--save-baseline", save_baseline)] {
+        if let Some(file) = file {
+            option(name, file.into());
+        }
+    }
+    words.extend(json.then(|| "--json".into()));
+    words
+}
+
+#[cfg(unix)]
+fn end(status: ExitStatus) -> End {
+    use std::os::unix::process::ExitStatusExt as _;
+    const OWN: [(i32, &str); 7] = [
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGTRAP, "SIGTRAP"),
+        (libc::SIGSYS, "SIGSYS"),
+    ];
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Code(code),
+        (None, Some(signal)) => match OWN.iter().find(|(number, _)| *number == signal) {
+            Some((_, name)) => End::Own((*name).to_owned()),
+            None => End::Outside(format!("signal {signal}")),
+        },
+        (None, None) => End::Outside(status.to_string()),
+    }
+}
+
+/// Exceptions that nobody handles are codes from 0xC0000000 on (NTSTATUS, severity error).
+#[cfg(not(unix))]
+fn end(status: ExitStatus) -> End {
+    match status.code() {
+        Some(code) if code.cast_unsigned() >= 0xc000_0000 => {
+            End::Own(format!("exception {:#010x}", code.cast_unsigned()))
+        }
+        Some(code) => End::Code(code),
+        None => End::Outside(status.to_string()),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
+
+    #[test]
+    fn signals_are_a_programs_own_or_come_from_outside() {
+        let of = |raw| end(ExitStatus::from_raw(raw));
+        assert_eq!(of(2 << 8), End::Code(2));
+        assert_eq!(of(libc::SIGILL), End::Own("SIGILL".to_owned()));
+        // With a core dump.
+        assert_eq!(of(libc::SIGSEGV | 0x80), End::Own("SIGSEGV".to_owned()));
+        assert_eq!(of(libc::SIGKILL), End::Outside("signal 9".to_owned()));
+    }
+}
