@@ -27,18 +27,23 @@ impl Gpus {
         }
     }
 
-    /// What they are called in tuning files, each once. One that can't be asked any more is `gpu cuda:0`, say.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let launched = self.launched.load(Ordering::Relaxed);
+    /// What one is called in tuning files. One that can't be asked any more is `gpu cuda:0`, say.
+    pub(crate) fn name(&self, index: u32) -> String {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |index: u32| match known.get(&index) {
+        match known.get(&index) {
             Some(name) => name.clone(),
             None => match gpu_at(index) {
                 Some(name) => known.entry(index).or_insert(name).clone(),
                 None => format!("gpu {}", Device::cuda(index)),
             },
-        };
-        let mut names: Vec<String> = (0..64).filter(|index| launched >> index & 1 == 1).map(of).collect();
+        }
+    }
+
+    /// What all are called, each name once.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let launched = self.launched.load(Ordering::Relaxed);
+        let launched = (0..64).filter(|index| launched >> index & 1 == 1);
+        let mut names: Vec<String> = launched.map(|index| self.name(index)).collect();
         names.sort();
         names.dedup();
         names

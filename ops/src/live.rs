@@ -45,7 +45,7 @@ pub struct LiveTransfer {
 pub struct LiveRow {
     /// Its name.
     pub kernel: String,
-    /// The class.
+    /// The class, and the GPU where it ran on one.
     pub work: String,
     /// Launches in a second.
     pub per_second: f64,
@@ -197,6 +197,7 @@ fn of<'s>(snapshot: &'s Snapshot, load: &KernelLoad) -> Option<&'s KernelLoad> {
     let same = |other: &&KernelLoad| {
         other.id == load.id
             && other.kernel == load.kernel
+            && other.device == load.device
             && (other.tokens, other.weights) == (load.tokens, load.weights)
     };
     snapshot.kernels.iter().find(same)
@@ -210,7 +211,11 @@ impl LiveRow {
         let mean_us = meanwhile.as_ref().map(|timed| timed.ns / timed.samples / 1e3);
         LiveRow {
             kernel: now.kernel.clone(),
-            work: Work::Class { tokens: now.tokens, weights: now.weights, threads: None }.to_string(),
+            work: format!(
+                "{}{}",
+                Work::Class { tokens: now.tokens, weights: now.weights, threads: None },
+                now.on()
+            ),
             per_second,
             busy_percent: mean_us.map(|us| us * per_second / 1e4),
             mean_us,

@@ -7,6 +7,7 @@
 use crate::gpus::Gpus;
 use crate::host::Host;
 use crate::memory::Memory;
+use crate::rows::Rows;
 use crate::snapshot::{BatchLoad, KernelLoad, RecoveryCount, Snapshot};
 use crate::times::Times;
 use gristmill_records::receipt::Fallback;
@@ -17,7 +18,7 @@ use gristmill_runtime::tuning::{ShapeClass, cpu};
 use gristmill_runtime::vocab::{DeviceKind, Op};
 use gristmill_runtime::{Device, Error, Recovery, Registry, Shape};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// What the system says of the machine is asked for so rarely that it takes one part in so many of the time at most: of a program with
@@ -49,8 +50,8 @@ pub struct Monitor {
     registry: &'static Registry,
     options: MonitorOptions,
     began: Instant,
-    /// A place for each entry and class; what was never launched has none.
-    cells: Box<[OnceLock<Box<Cell>>]>,
+    /// A place for each entry and class, with what it did on each device, by the device's number; what was never launched has none.
+    cells: Box<[Rows<u32, Cell>]>,
     fallbacks: Mutex<Vec<Taken>>,
     recoveries: Mutex<Vec<RecoveryCount>>,
     batches: Mutex<BatchLoad>,
@@ -121,7 +122,7 @@ impl Monitor {
             registry,
             options: MonitorOptions { sample_every: options.sample_every.max(1), ..options },
             began: Instant::now(),
-            cells: (0..places).map(|_| OnceLock::new()).collect(),
+            cells: (0..places).map(|_| Rows::default()).collect(),
             fallbacks: Mutex::default(),
             recoveries: Mutex::default(),
             batches: Mutex::default(),
@@ -147,27 +148,29 @@ impl Monitor {
         let mut kernels = Vec::new();
         for (index, entry) in self.registry.entries.iter().enumerate() {
             for class in ShapeClass::all() {
-                let Some(cell) = self.cells.get(place(index, class)).and_then(OnceLock::get) else {
-                    continue;
-                };
-                let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-                let launches = read(&cell.launches);
-                if launches == 0 {
-                    continue;
+                let of_class = self.cells.get(place(index, class)).into_iter();
+                for (number, cell) in of_class.flat_map(Rows::sorted) {
+                    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+                    let launches = read(&cell.launches);
+                    if launches == 0 {
+                        continue;
+                    }
+                    let (tokens, weights) = (class.tokens(), class.weights());
+                    let device = Device { kind: entry.device, index: number };
+                    kernels.push(KernelLoad {
+                        kernel: entry.name.to_owned(),
+                        id: entry.id.to_string(),
+                        device: device.to_string(),
+                        gpu: (device.kind == DeviceKind::Cuda).then(|| self.gpus.name(number)),
+                        tokens: bounds(tokens),
+                        weights: bounds(weights),
+                        launches,
+                        bytes_in: read(&cell.bytes_in),
+                        bytes_out: read(&cell.bytes_out),
+                        faults: (entry.device == DeviceKind::Cpu).then(|| read(&cell.faults)),
+                        time: cell.times.sampled(),
+                    });
                 }
-                let (tokens, weights) = (class.tokens(), class.weights());
-                kernels.push(KernelLoad {
-                    kernel: entry.name.to_owned(),
-                    id: entry.id.to_string(),
-                    device: entry.device.name().to_owned(),
-                    tokens: bounds(tokens),
-                    weights: bounds(weights),
-                    launches,
-                    bytes_in: read(&cell.bytes_in),
-                    bytes_out: read(&cell.bytes_out),
-                    faults: (entry.device == DeviceKind::Cpu).then(|| read(&cell.faults)),
-                    time: cell.times.sampled(),
-                });
             }
         }
         let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,11 +208,11 @@ impl Monitor {
         seen.host.clone()
     }
 
-    fn cell(&self, registry: &'static Registry, index: usize, shape: Shape) -> Option<&Cell> {
+    fn cell(&self, registry: &'static Registry, index: usize, shape: Shape, device: Device) -> Option<&Cell> {
         if !std::ptr::eq(registry, self.registry) {
             return None;
         }
-        Some(self.cells.get(place(index, ShapeClass::of(shape)))?.get_or_init(Box::default))
+        Some(self.cells.get(place(index, ShapeClass::of(shape)))?.of(device.index))
     }
 }
 
@@ -222,11 +225,11 @@ fn bounds((from, to): (usize, usize)) -> (u64, Option<u64>) {
 }
 
 impl Observer for Monitor {
-    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool {
+    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape, device: Device) -> bool {
         let every = self.options.sample_every;
         // The first launch is not timed unless all are: it brings weights into the caches.
         let wanted = self
-            .cell(registry, index, shape)
+            .cell(registry, index, shape, device)
             .is_some_and(|cell| cell.launches.load(Ordering::Relaxed) % every == every - 1);
         // What a GPU does has no end on this thread.
         #[cfg(feature = "tracing")]
@@ -255,7 +258,8 @@ impl Observer for Monitor {
         if launch.time.is_some() {
             crate::spans::end(launch);
         }
-        let Some(cell) = self.cell(launch.registry, launch.index, launch.shape) else { return };
+        let Launch { registry, index, shape, device, .. } = *launch;
+        let Some(cell) = self.cell(registry, index, shape, device) else { return };
         cell.launches.fetch_add(1, Ordering::Relaxed);
         self.gpus.launched(launch.device);
         cell.bytes_in.fetch_add(launch.bytes_in as u64, Ordering::Relaxed);
@@ -270,8 +274,8 @@ impl Observer for Monitor {
     }
 
     fn timed(&self, launch: &Launch) {
-        let (Some(cell), Some(time)) = (self.cell(launch.registry, launch.index, launch.shape), launch.time)
-        else {
+        let Launch { registry, index, shape, device, .. } = *launch;
+        let (Some(cell), Some(time)) = (self.cell(registry, index, shape, device), launch.time) else {
             return;
         };
         if !cell.times.take(time, launch.bytes_in as u64, launch.threads.as_ref()) {

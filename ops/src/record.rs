@@ -3,7 +3,6 @@
 use crate::host::Host;
 use crate::snapshot::{CacheLoad, KernelLoad, PoolLoad, RecoveryCount, Snapshot, TransferLoad};
 use gristmill_records::receipt::Fallback;
-use gristmill_runtime::vocab::DeviceKind;
 use gristmill_runtime::{Registry, Tuning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -160,7 +159,7 @@ pub struct Watch {
     pub at: u64,
     /// The processor.
     pub machine: String,
-    /// GPUs on which kernels were launched: together the machine of their records.
+    /// GPUs on which kernels were launched: the machines of their records, of older versions together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
     /// How long it had watched.
@@ -188,18 +187,24 @@ pub struct Watch {
     pub recoveries: Vec<RecoveryCount>,
 }
 
-/// The machine of what a monitor saw: the processor, or the GPUs, where it says which. It does not tell one GPU's launches from another's:
-/// where several kinds work together, what is slower on one of them is slower on all.
+/// The machine of what a monitor saw: the processor, or the GPU, where it says which. Older versions did not tell one GPU's launches from
+/// another's, so those of several are of all of them.
 fn machine_of(load: &KernelLoad, processor: &str, gpus: &[String]) -> String {
-    let on_gpu = load.device == DeviceKind::Cuda.name() && !gpus.is_empty();
-    if on_gpu { gpus.join(" + ") } else { processor.to_owned() }
+    match &load.gpu {
+        Some(gpu) => gpu.clone(),
+        None if load.is_on_gpu() && !gpus.is_empty() => gpus.join(" + "),
+        None => processor.to_owned(),
+    }
 }
 
 impl Watch {
     /// Whether the record is of this monitor, as far as machines go.
     pub(crate) fn is_of(&self, record: &Record) -> bool {
         let load = record.load.as_ref();
-        load.is_some_and(|load| record.machine == machine_of(load, &self.machine, &self.gpus))
+        load.is_some_and(|load| {
+            let known = load.gpu.as_ref().is_none_or(|gpu| self.gpus.contains(gpu));
+            known && record.machine == machine_of(load, &self.machine, &self.gpus)
+        })
     }
 }
 

@@ -77,7 +77,7 @@ pub struct Cost {
     pub id: String,
     /// The machine.
     pub machine: String,
-    /// The class.
+    /// The class, and the GPU where it ran on one.
     pub work: String,
     /// Launches.
     pub launches: u64,
@@ -195,7 +195,8 @@ impl Report {
 
     fn loads(&mut self, records: &Records) {
         for record in newest_loads(records) {
-            let (Some(load), work) = (&record.load, &record.work) else { continue };
+            let Some(load) = &record.load else { continue };
+            let work = format!("{}{}", record.work, load.on());
             if let Some(faults) = load.faults.filter(|faults| *faults > 0) {
                 self.found(
                     format!("{} refused its input", record.kernel),
@@ -432,7 +433,7 @@ fn cost(records: &Records) -> Vec<Cost> {
                 kernel: record.kernel.clone(),
                 id: record.id.clone(),
                 machine: record.machine.clone(),
-                work: record.work.to_string(),
+                work: format!("{}{}", record.work, load.on()),
                 launches: load.launches,
                 samples: time.samples,
                 seconds: load.estimated_seconds()?,

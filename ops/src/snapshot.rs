@@ -4,6 +4,7 @@ use crate::host::Host;
 use gristmill_records::receipt::Fallback;
 use gristmill_runtime::ThreadUse;
 use gristmill_runtime::observe::RanBatch;
+use gristmill_runtime::vocab::DeviceKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub struct Snapshot {
     pub caches: Vec<CacheLoad>,
     /// Fallbacks that were taken.
     pub fallbacks: Vec<Fallback>,
-    /// What guarded layers did where a kernel failed.
+    /// What layers did where a kernel or a device failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recoveries: Vec<RecoveryCount>,
 }
@@ -64,8 +65,11 @@ pub struct KernelLoad {
     pub kernel: String,
     /// Identity.
     pub id: String,
-    /// Kind of device.
+    /// The device: `cpu`, `cuda:1`. Older versions wrote `cuda` for all GPUs together.
     pub device: String,
+    /// What the GPU is called in tuning files; absent on the processor, and where older versions wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
     /// Fewest and most tokens of the class; without a most, it is open.
     pub tokens: (u64, Option<u64>),
     /// Fewest and most weights of the class.
@@ -296,6 +300,16 @@ impl Sampled {
 }
 
 impl KernelLoad {
+    /// Whether it ran on a GPU.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.device.split(':').next() == Some(DeviceKind::Cuda.name())
+    }
+
+    /// ` on cuda:1`; nothing on the processor.
+    pub(crate) fn on(&self) -> String {
+        if self.is_on_gpu() { format!(" on {}", self.device) } else { String::new() }
+    }
+
     /// Seconds that all launches took, were they as long as those that were timed.
     pub fn estimated_seconds(&self) -> Option<f64> {
         let time = self.time.as_ref().filter(|time| time.samples > 0)?;
@@ -331,7 +345,10 @@ impl Snapshot {
     fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let program = [("machine", &self.machine), ("package", &self.package)];
         let kernels = self.kernels.iter().flat_map(|load| {
+            let gpu = load.gpu.as_ref().map(|gpu| ("kernels.gpu", gpu));
             [("kernels.kernel", &load.kernel), ("kernels.id", &load.id), ("kernels.device", &load.device)]
+                .into_iter()
+                .chain(gpu)
         });
         let transfers = self.transfers.iter().flat_map(|load| {
             let source = load.source.as_ref().map(|source| ("transfers.source", source));

@@ -14,6 +14,7 @@ fn load(kernel: &str, launches: u64, samples: u64, mean_ns: u64, busy: u64) -> K
         kernel: kernel.to_owned(),
         id: format!("id of {kernel}"),
         device: "cpu".to_owned(),
+        gpu: None,
         tokens: (1, Some(1)),
         weights: (0, Some(1 << 20)),
         launches,
@@ -62,6 +63,25 @@ fn snapshot(at: u64, seconds: f64, kernels: Vec<KernelLoad>) -> Snapshot {
         fallbacks: Vec::new(),
         recoveries: Vec::new(),
     }
+}
+
+#[test]
+fn two_gpus_of_one_host_have_rows_of_their_own() {
+    let on = |index: u32, launches| KernelLoad {
+        device: format!("cuda:{index}"),
+        gpu: Some("gpu A".to_owned()),
+        ..load("matmul.a.cuda", launches, 0, 1, 0)
+    };
+    let before = snapshot(10, 10.0, vec![on(0, 100), on(1, 900)]);
+    let now = snapshot(20, 20.0, vec![on(0, 150), on(1, 1000)]);
+    let live = Live::between(Some(&before), &now);
+    assert!(!live.since_begin);
+    let mut rows: Vec<(String, f64)> =
+        live.rows.iter().map(|row| (row.work.clone(), row.per_second)).collect();
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(rows.iter().map(|row| row.1).collect::<Vec<_>>(), [5.0, 10.0]);
+    assert!(rows[1].0.ends_with(" on cuda:1"), "{rows:?}");
+    assert!(live.to_text(10).contains(" on cuda:0"), "{}", live.to_text(10));
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn load(kernel: &str, launches: u64, p99_us: u64, faults: u64) -> KernelLoad {
         kernel: kernel.to_owned(),
         id: format!("id of {kernel}"),
         device: "cpu".to_owned(),
+        gpu: None,
         tokens: (1, Some(1)),
         weights: (0, Some(1 << 20)),
         launches,
@@ -243,6 +244,41 @@ fn what_ran_on_a_gpu_is_kept_under_its_name() {
     assert!(report.changes.is_empty(), "{:?}", report.changes);
     let kernels: Vec<&str> = report.cost.iter().map(|cost| cost.kernel.as_str()).collect();
     assert_eq!(kernels, ["matmul.q9.cuda.mma", "matmul.q9.avx512"]);
+}
+
+/// Two GPUs of one host, of one kind or of two, are told apart.
+#[test]
+fn gpus_of_one_host_have_rows_of_their_own() {
+    for names in [["gpu A 9.0 driver 13.0"; 2], ["gpu A 9.0 driver 13.0", "gpu B 8.0 driver 13.0"]] {
+        let on = |index: usize, p99_us: u64| KernelLoad {
+            device: format!("cuda:{index}"),
+            gpu: Some(names[index].to_owned()),
+            ..load("matmul.q9.cuda.mma", 3_000, p99_us, 0)
+        };
+        let mut gpus = names.map(str::to_owned).to_vec();
+        gpus.dedup();
+        // The second one has times that are far from its median.
+        let seen = Snapshot { gpus, ..snapshot(1, vec![on(0, 12), on(1, 500)]) };
+        let records = Records::of_snapshot(seen);
+        let machines: Vec<&str> = records.records.iter().map(|record| record.machine.as_str()).collect();
+        assert_eq!(machines, names);
+        let report = Report::of(&records);
+        let mut work: Vec<&str> = report.cost.iter().map(|cost| cost.work.as_str()).collect();
+        work.sort_unstable();
+        assert_eq!(work, ["m=0-1 weights=0-1048576 on cuda:0", "m=0-1 weights=0-1048576 on cuda:1"]);
+        let tails: Vec<&str> = report
+            .anomalies
+            .iter()
+            .map(|finding| finding.what.as_str())
+            .filter(|what| what.contains("long tail"))
+            .collect();
+        assert_eq!(tails, ["matmul.q9.cuda.mma has a long tail at m=0-1 weights=0-1048576 on cuda:1"]);
+        assert!(report.to_text().contains("on cuda:1"), "{}", report.to_text());
+        // A monitor of another host has another GPU.
+        let mut others = records.clone();
+        others.watches[0].gpus = vec!["gpu C 9.0 driver 13.0".to_owned()];
+        assert!(Report::of(&others).cost.is_empty());
+    }
 }
 
 /// Each step of recovery has a finding of its own, with its reason.

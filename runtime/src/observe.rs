@@ -28,9 +28,9 @@ static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
 
 /// Is told of launches by the threads that launch, so it should neither wait nor allocate.
 pub trait Observer: Send + Sync {
-    /// Whether the time of a launch that begins now is wanted. On the processor two readings of the clock are taken for it; on a GPU two
+    /// Whether the time of a launch that begins now on a device is wanted. On the processor two readings of the clock are taken for it; on a GPU two
     /// events, whose time is [told](Observer::timed) by a later launch there. Launches in a graph have no times.
-    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape) -> bool;
+    fn wants_time(&self, registry: &'static Registry, index: usize, shape: Shape, device: Device) -> bool;
 
     /// Whether the use of threads is wanted of the launches whose time is: two readings of the clock more for each part of a job, and an
     /// allocation for each job. Not, unless an observer says so.
@@ -62,7 +62,8 @@ pub trait Observer: Send + Sync {
     /// A layer did something else than it was asked for, as its policy allows.
     fn fell_back(&self, fallback: FellBack<'_>);
 
-    /// A [`GuardedLinear`](crate::GuardedLinear) did something because a kernel or a GPU failed, or a `DividedLinear` or `ReplicatedLinear` because one was lost. A
+    /// A guarded layer ([`GuardedLinear`](crate::GuardedLinear)) did something because a kernel or a GPU failed, a `DividedLinear` or `ReplicatedLinear` because
+    /// one was lost, any layer because a GPU had no memory for all tokens or because a kernel was in quarantine when it was made. A
     /// divided layer may be asked for its parts here.
     fn recovered(&self, recovery: &Recovery) {
         let _ = recovery;

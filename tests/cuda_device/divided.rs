@@ -755,7 +755,7 @@ struct Asks(Mutex<Vec<Vec<String>>>);
 static LAYER: OnceLock<Mutex<Option<Arc<DividedLinear<'static>>>>> = OnceLock::new();
 
 impl Observer for Asks {
-    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape) -> bool {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
         false
     }
 

@@ -5,7 +5,7 @@ use crate::graphs::{layer, on_a_device};
 use crate::images::{GPU, tried, values};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::observe::{FellBack, Launch, Observer, observe};
-use gristmill::{Registry, Shape, Threads};
+use gristmill::{Device, Registry, Shape, Threads};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ static TOLD: Told =
     Told { wants: AtomicBool::new(true), launches: AtomicU64::new(0), times: Mutex::new(Vec::new()) };
 
 impl Observer for Told {
-    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape) -> bool {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
         self.wants.load(Ordering::Relaxed)
     }
 

@@ -38,7 +38,7 @@ fn taken<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
 }
 
 impl Observer for Told {
-    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape) -> bool {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
         false
     }
 

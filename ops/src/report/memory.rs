@@ -59,7 +59,7 @@ impl Report {
         let seconds: f64 = copies.iter().filter_map(|load| load.estimated_seconds()).sum();
         let (mut kernels, mut products, mut timed) = (0.0, 0u64, 0u64);
         for record in newest_loads(records).filter(|record| watch.is_of(record)) {
-            let Some(load) = record.load.as_ref().filter(|load| load.device == "cuda") else { continue };
+            let Some(load) = record.load.as_ref().filter(|load| load.is_on_gpu()) else { continue };
             kernels += load.estimated_seconds().unwrap_or(0.0);
             timed = timed.saturating_add(load.time.as_ref().map_or(0, |time| time.samples));
             let launches = if load.kernel.starts_with("matmul") { load.launches } else { 0 };

@@ -185,9 +185,9 @@ impl<C> Launcher<C> {
         // What an engine captures has no times.
         if timing() && !gpu.engine_captures()? {
             launch.time = Some(gpu.time(enqueue)?.1);
-        } else if let Some(observer) = observer
-            .filter(|observer| observer.wants_time(self.registry, self.index, shape) && gpu.takes_times())
-        {
+        } else if let Some(observer) = observer.filter(|observer| {
+            observer.wants_time(self.registry, self.index, shape, device) && gpu.takes_times()
+        }) {
             gpu.time_later(enqueue, move |time| observer.timed(&Launch { time: Some(time), ..launch }))?;
         } else {
             enqueue()?;
@@ -224,7 +224,8 @@ impl<C> Launcher<C> {
         let asked = asked();
         let observer = asked.observer();
         let first = if asked.marks() { first_run(self.entry, shape) } else { None };
-        let wants = observer.filter(|observer| observer.wants_time(self.registry, self.index, shape));
+        let wants =
+            observer.filter(|observer| observer.wants_time(self.registry, self.index, shape, Device::CPU));
         let started = (timing() || wants.is_some()).then(Instant::now);
         let (outcome, threads) = match wants.is_some_and(|observer| observer.wants_threads()) {
             true => measured(run),
