@@ -26,15 +26,17 @@ use crate::error::Error;
 use crate::kernel::Matmul;
 use crate::launch::{Group, GroupedWork};
 use crate::linear::LinearOptions;
+use crate::observe::{fell_back, recovered};
 use crate::placement::Placement;
-use crate::receipt::Recording;
-use crate::registry::{FormatInfo, Registry};
+use crate::receipt::{FallbackNote, Recording};
+use crate::registry::{Entry, FormatInfo, Registry};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{Workspace, WorkspaceSize};
 use groups::Groups;
+use std::sync::Arc;
 
 /// What the experts multiply.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +97,8 @@ pub struct Experts {
     /// How all its kernels read activations.
     activations: ActivationLayout,
     choices: Vec<Choice>,
+    /// Set if they run on the processor though another device was asked for.
+    moved: Option<Arc<FallbackNote>>,
     /// For each packing all experts.
     packed: Vec<Vec<PackedMatrix>>,
     /// What they have on a GPU besides.
@@ -126,6 +130,18 @@ impl Experts {
     /// # Errors
     /// As for [`Experts::new`] and [`Linear::stacked`](crate::Linear::stacked).
     pub fn stacked<'m, E: AsRef<[QuantizedMatrix<'m>]>>(
+        registry: &'static Registry,
+        experts: &[E],
+        options: &LinearOptions,
+        threads: &Threads,
+    ) -> Result<Experts, Error> {
+        let experts = Experts::made(registry, experts, options, threads)?;
+        experts.tell_left_out();
+        Ok(experts)
+    }
+
+    /// The same without telling an observer what they were made without.
+    pub(crate) fn made<'m, E: AsRef<[QuantizedMatrix<'m>]>>(
         registry: &'static Registry,
         experts: &[E],
         options: &LinearOptions,
@@ -196,6 +212,7 @@ impl Experts {
                     count,
                     activations,
                     choices,
+                    moved: None,
                     packed,
                     #[cfg(feature = "cuda")]
                     device,
@@ -247,7 +264,51 @@ impl Experts {
     /// # Errors
     /// [`Error::ForeignRecording`].
     pub fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+        if let (Some(recording), Some(note)) = (recording, &self.moved) {
+            recording.ledger.attach(note);
+        }
         self.choices.iter_mut().try_for_each(|choice| choice.matmul.record(recording))
+    }
+
+    pub(crate) fn tell_left_out(&self) {
+        self.any().matmul.left_out().iter().for_each(recovered);
+    }
+
+    /// Says nothing in receipts of kernels that they were made without, where steps of recovery do.
+    pub(crate) fn forget_left_out(&mut self) {
+        self.choices.iter_mut().for_each(|choice| choice.matmul.forget_left_out());
+    }
+
+    /// Counts their runs as fallbacks, in place of what was asked for.
+    pub(crate) fn runs_instead(&mut self, note: Arc<FallbackNote>) {
+        self.moved = Some(note);
+    }
+
+    /// Every kernel that runs may launch, some more than once.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+        self.choices.iter().flat_map(|choice| choice.matmul.kernels())
+    }
+
+    /// The kernel for an expert with so many tokens.
+    pub(crate) fn kernel_for(&self, m: usize) -> Option<&'static Entry> {
+        Some(self.choices.get(self.choice(m)?)?.matmul.entry())
+    }
+
+    /// What quantizes `rows` rows on the processor; `None` for what is quantized already.
+    pub(crate) fn quantizer_of(&self, input: Input<'_>, rows: usize) -> Option<&'static Entry> {
+        let shape = Shape { m: rows, n: self.n, k: self.k };
+        Some(self.any().matmul.processor_quantizer(input, shape).ok()??.entry)
+    }
+
+    /// What quantizes `rows` rows on a GPU; `None` for what is quantized already.
+    pub(crate) fn gpu_quantizer(&self, input: Input<'_>, rows: usize) -> Option<&'static Entry> {
+        self.any().matmul.gpu_quantizer(input, Shape { m: rows, n: self.n, k: self.k })
+    }
+
+    /// The GPU that they work on, if it is one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
+        self.any().matmul.gpu()
     }
 
     /// What a workspace must hold for up to `tokens` tokens with `pairs` pairs of one and an expert, whatever the input.
@@ -323,6 +384,24 @@ impl Experts {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
+        self.forward_noting(input, routes, weights, y, workspace, threads, &mut None)
+    }
+
+    /// The same, and which kernel of the processor it came to last.
+    #[expect(clippy::too_many_arguments, reason = "those of a run, and where it was if it panics")]
+    pub(crate) fn forward_noting(
+        &self,
+        input: ExpertInput<'_>,
+        routes: &Routes<'_>,
+        weights: Option<&[f32]>,
+        y: &mut [f32],
+        workspace: &mut Workspace,
+        threads: &Threads,
+        at: &mut Option<&'static Entry>,
+    ) -> Result<(), Error> {
+        if let Some(note) = &self.moved {
+            fell_back(note);
+        }
         #[cfg(feature = "cuda")]
         if self.device.is_some() {
             return self.forward_from_memory(input, routes, weights, y, workspace);
@@ -377,6 +456,7 @@ impl Experts {
             ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
                 let buffers = RowBuffers { q: own_q, scales: own_scales, sums: own_sums, scratch };
                 let quantizer = self.any().matmul.processor_quantizer(input, Shape { m: rows, n, k })?;
+                *at = quantizer.map(|quantizer| quantizer.entry);
                 let x = InputRows::dense(input, rows, k);
                 activations::quantize_into(quantizer, x, layout, buffers, threads)?
             }
@@ -393,7 +473,7 @@ impl Experts {
         };
         let in_order = weights.is_none() && groups.in_order();
         let products = if in_order { &mut *y } else { &mut outputs[..pairs * n] };
-        self.products(&x, &groups, together, products, threads)?;
+        self.products(&x, &groups, together, products, threads, at)?;
         if !in_order {
             scatter::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
         }
@@ -418,6 +498,7 @@ impl Experts {
         together: bool,
         y: &mut [f32],
         threads: &Threads,
+        at: &mut Option<&'static Entry>,
     ) -> Result<(), Error> {
         for (index, choice) in self.choices.iter().enumerate() {
             let packed = &self.packed[choice.packed];
@@ -437,6 +518,7 @@ impl Experts {
             };
             let work = own().fold(GroupedWork::default(), add);
             if work.groups > 0 {
+                *at = Some(choice.matmul.entry());
                 choice.matmul.on_processor()?.grouped(own, work, [self.n, self.k], y, threads);
             }
         }

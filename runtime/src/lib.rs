@@ -67,6 +67,7 @@ pub mod error;
 pub mod executor;
 pub mod experts;
 pub mod gpu;
+mod guarded;
 pub mod hadamard;
 mod halves;
 pub mod import;
@@ -107,6 +108,7 @@ pub use experts::{ExpertInput, Experts, Routes};
 pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::vocab;
+pub use guarded::{GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear};
 pub use hadamard::Hadamard;
 pub use half;
 pub use halves::widen_f16;
@@ -114,9 +116,7 @@ pub use held_once::HeldOnce;
 pub use kernel::*;
 #[cfg(feature = "nccl")]
 pub use linear::RowParallelLinear;
-pub use linear::{
-    Adapted, Adaptive, GuardOptions, GuardedLinear, LayerMemory, Linear, LinearOptions, Policy,
-};
+pub use linear::{Adapted, Adaptive, LayerMemory, Linear, LinearOptions, Policy};
 #[cfg(feature = "cuda")]
 pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
 pub use memory::ProductMemory;

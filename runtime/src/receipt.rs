@@ -326,7 +326,8 @@ impl Receipt {
         &self.parts
     }
 
-    /// What guarded and divided layers did where a kernel failed or a device was lost, in order: the first thousand steps.
+    /// What layers did where a kernel failed, a device was lost or had no memory for all tokens, or a kernel was in quarantine, in order: the first
+    /// thousand steps.
     pub fn recoveries(&self) -> &[Recovery] {
         &self.recoveries
     }

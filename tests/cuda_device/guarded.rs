@@ -5,9 +5,12 @@ use crate::images::{bits, has_images, parent, place_changed, place_units, settin
 use crate::support::{can_run, child, fail, is_child, lose, said};
 use gristmill::cuda::{DeviceBuffer, Gpu};
 use gristmill::registry::FormatInfo;
+#[cfg(feature = "bitnet")]
+use gristmill::vocab::Op;
 use gristmill::{
-    Device, Error, GuardOptions, GuardedLinear, Input, Linear, LinearOptions, NoGpu, Policy, QuantizedBuf,
-    Quarantine, REGISTRY, Receipt, Recording, RecoveryStep, Threads, Workspace,
+    Device, Error, ExpertInput, Experts, GuardOptions, GuardedExperts, GuardedLinear, Input, Linear,
+    LinearOptions, NoGpu, Policy, QuantizedBuf, Quarantine, REGISTRY, Receipt, Recording, RecoveryStep,
+    Routes, Threads, Workspace,
 };
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -497,8 +500,162 @@ fn a_kernel_that_is_wrong_on_the_device_is_left() {
     let recording = Recording::new(&REGISTRY);
     later.record(Some(&recording)).expect("the same registry");
     assert!(run(&later, TOKENS, &mut Workspace::new()).expect("runs") == right);
-    assert_eq!(steps(&recording.receipt()), []);
+    assert_eq!(steps(&recording.receipt()), [(RecoveryStep::LeftOut, 0, true)]);
     assert_eq!((layer.device(), later.device()), (Some(GPU), Some(GPU)));
+}
+
+/// What quantizes activations of `i2_s` in front of that kernel.
+#[cfg(feature = "bitnet")]
+const WRONG_QUANTIZER: &str = "quantize_activations.int8_row.cuda";
+
+#[test]
+#[cfg(feature = "bitnet")]
+fn a_quantizer_that_is_wrong_on_the_device_is_blamed_and_no_product() {
+    let name = "a_quantizer_that_is_wrong_on_the_device_is_blamed_and_no_product";
+    if !is_child() {
+        if can_run(name) && has_images() {
+            let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-wrong-quantizer-units");
+            place_units(&units);
+            place_changed(&units, WRONG_QUANTIZER, "gm_rint(x * apply)", "gm_rint(x * apply + 2.0f)");
+            assert_eq!(said(&child(name, &settings(), &units)), "");
+        }
+        return;
+    }
+    let right = expected(TOKENS);
+    let quarantine = Quarantine::new();
+    let guard = GuardOptions {
+        check_every: NonZeroU64::new(1),
+        quarantine: quarantine.clone(),
+        ..GuardOptions::default()
+    };
+    let layer = guarded(Policy::Cpu, guard.clone()).expect("a layer");
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording)).expect("the same registry");
+    assert!(run(&layer, TOKENS, &mut Workspace::new()).expect("others are there") == right);
+    let receipt = recording.receipt();
+    // Without it no kernel of the GPU takes three tokens, and the policy allows the processor.
+    let done = [
+        (RecoveryStep::Repacked, 1, false),
+        (RecoveryStep::Quarantined, 2, false),
+        (RecoveryStep::MovedToProcessor, 3, true),
+    ];
+    assert_eq!(steps(&receipt), done);
+    for step in &receipt.recoveries()[..2] {
+        assert_eq!((step.kernel, step.op), (WRONG_QUANTIZER, Op::QuantizeActivations), "{step:?}");
+    }
+    let why = &receipt.recoveries()[2].reason;
+    assert!(why.contains(&format!("{WRONG_QUANTIZER}: in quarantine: output ")), "{why}");
+    assert_eq!((layer.device(), fallbacks(&receipt)), (Some(Device::CPU), 1));
+    let [held] = &quarantine.kernels()[..] else { panic!("one kernel") };
+    assert_eq!(held.kernel.as_deref(), Some(WRONG_QUANTIZER));
+    // Experts with another quarantine find the same.
+    let guard = GuardOptions { quarantine: Quarantine::new(), ..guard };
+    let experts = experts(Policy::Cpu, guard).expect("experts");
+    let recording = Recording::new(&REGISTRY);
+    experts.record(Some(&recording)).expect("the same registry");
+    assert!(mixed(&experts, &mut Workspace::new()).expect("others are there") == mixed_here());
+    let receipt = recording.receipt();
+    let blamed: Vec<_> = receipt.recoveries()[..2].iter().map(|step| (step.step, step.kernel)).collect();
+    let quarantined = (RecoveryStep::Quarantined, WRONG_QUANTIZER);
+    assert_eq!(blamed, [(RecoveryStep::Repacked, WRONG_QUANTIZER), quarantined]);
+    assert_eq!((experts.device(), receipt.recoveries().len()), (Some(Device::CPU), 3));
+    // Under a strict policy it is said which kernel is missing.
+    let strict = guarded(Policy::Strict, GuardOptions { quarantine, ..GuardOptions::default() });
+    let error = run(&strict.expect("one token has a kernel"), TOKENS, &mut Workspace::new());
+    let error = error.expect_err("no kernel is left").to_string();
+    assert!(error.contains(&format!("{WRONG_QUANTIZER}: in quarantine: output ")), "{error}");
+}
+
+/// Three experts, of which each of four tokens goes through two.
+fn experts(policy: Policy, guard: GuardOptions) -> Result<GuardedExperts<'static>, Error> {
+    let options = LinearOptions { policy, device: GPU, ..LinearOptions::default() };
+    GuardedExperts::new(&REGISTRY, matrices(), &options, guard, &Threads::single())
+}
+
+fn matrices() -> Vec<Vec<QuantizedBuf<'static>>> {
+    let bytes = |seed| quantized(format(), &values(ROWS * k(), seed), ROWS, k());
+    let matrix = |seed| QuantizedBuf::new(format(), ROWS, k(), bytes(seed)).expect("the right size");
+    (0..3).map(|seed| vec![matrix(seed)]).collect()
+}
+
+const LISTS: [u32; 8] = [0, 2, 1, 0, 0, 2, 2, 1];
+
+fn mixed(experts: &GuardedExperts<'_>, workspace: &mut Workspace) -> Result<Vec<u32>, Error> {
+    let (x, weights, mut y) = (values(4 * k(), 5), values(8, 6), vec![f32::NAN; 4 * ROWS]);
+    let input = ExpertInput::Tokens(Input::F32(&x));
+    let routes = Routes::each(4, 2, &LISTS)?;
+    workspace.grow(experts.workspace_size(4, 8, &Threads::single())?)?;
+    experts.forward(input, &routes, Some(&weights), &mut y, workspace, &Threads::single())?;
+    Ok(bits(&y))
+}
+
+/// The same by the processor, without a guard.
+fn mixed_here() -> Vec<u32> {
+    let (threads, matrices) = (Threads::single(), matrices());
+    let lent: Vec<_> = matrices.iter().map(|expert| expert[0].matrix()).collect();
+    let experts = Experts::new(&REGISTRY, &lent, &LinearOptions::default(), &threads).expect("experts");
+    let (x, weights, mut y) = (values(4 * k(), 5), values(8, 6), vec![f32::NAN; 4 * ROWS]);
+    let routes = Routes::each(4, 2, &LISTS).expect("lists");
+    let mut workspace = experts.workspace(4, 8, &threads).expect("memory");
+    let input = ExpertInput::Tokens(Input::F32(&x));
+    experts.forward(input, &routes, Some(&weights), &mut y, &mut workspace, &threads).expect("runs");
+    bits(&y)
+}
+
+#[test]
+fn experts_go_on_after_every_error_at_every_call_of_a_run() {
+    on_device("experts_go_on_after_every_error_at_every_call_of_a_run", "", || {
+        let right = mixed_here();
+        for (policy, error, lost) in
+            [(Policy::Strict, 701, false), (Policy::Strict, 700, true), (Policy::Cpu, 2, false)]
+        {
+            let calls = (0..).take_while(|call| {
+                let about = format!("{}, error {error} at call {call}", policy.name());
+                let experts = experts(policy, GuardOptions::default()).expect("experts");
+                let recording = Recording::new(&REGISTRY);
+                experts.record(Some(&recording)).expect("the same registry");
+                let mut workspace = Workspace::new();
+                assert!(mixed(&experts, &mut workspace).expect("runs") == right, "{about}");
+                fail::at(0, *call, error);
+                let found = mixed(&experts, &mut workspace);
+                let came = fail::has_failed(0);
+                fail::at(0, -1, 0);
+                assert!(found.unwrap_or_else(|error| panic!("{about}: {error}")) == right, "{about}");
+                let step = if lost { RecoveryStep::Reopened } else { RecoveryStep::FreedMemory };
+                let wanted = if came { vec![(step, 1, true)] } else { Vec::new() };
+                assert_eq!(steps(&recording.receipt()), wanted, "{about}");
+                assert_eq!(experts.device(), Some(GPU), "{about}");
+                came
+            });
+            assert!(calls.count() > 10, "error {error}");
+        }
+    });
+}
+
+#[test]
+fn experts_leave_a_device_that_is_gone_with_the_layers_on_it() {
+    on_device("experts_leave_a_device_that_is_gone_with_the_layers_on_it", "", || {
+        let (right, of_layer) = (mixed_here(), expected(TOKENS));
+        let guard = GuardOptions { return_every: NonZeroU64::new(1), ..GuardOptions::default() };
+        let experts = experts(Policy::Cpu, guard.clone()).expect("experts");
+        let layer = guarded(Policy::Cpu, guard).expect("a layer");
+        let recording = Recording::new(&REGISTRY);
+        experts.record(Some(&recording)).expect("the same registry");
+        let mut workspace = Workspace::new();
+        assert!(mixed(&experts, &mut workspace).expect("runs") == right);
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == of_layer);
+        lose::at(0, 2);
+        assert!(mixed(&experts, &mut workspace).expect("the processor is there") == right);
+        let moved = [(RecoveryStep::Reopened, 1, false), (RecoveryStep::MovedToProcessor, 2, true)];
+        assert_eq!(steps(&recording.receipt()), moved);
+        assert_eq!((experts.device(), fallbacks(&recording.receipt())), (Some(Device::CPU), 1));
+        lose::never(0);
+        // The layer let go of it too, so that it can be opened.
+        assert!(mixed(&experts, &mut workspace).expect("runs") == right);
+        assert_eq!(steps(&recording.receipt())[2..], [(RecoveryStep::Returned, 1, true)]);
+        assert!(run(&layer, TOKENS, &mut workspace).expect("runs") == of_layer);
+        assert_eq!((experts.device(), layer.device()), (Some(GPU), Some(GPU)));
+    });
 }
 
 #[test]

@@ -7,14 +7,16 @@
 use crate::images::{GPU, bits, entries, has_images, parent, settings, tried, values};
 use crate::support::{is_child, said};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
+use gristmill::observe::{FellBack, Launch, Observer, observe};
 use gristmill::registry::{Code, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{
     CpuProfile, CudaVersion, Dequantizer, Device, Embedder, Error, GpuProfile, HeldOnce, Input, Linear,
     LinearOptions, Matmul, NoGpu, Output, Packings, Policy, QuantizedMatrix, Quantizer, REGISTRY, Reason,
-    Recording, Request, Restrict, Shape, Threads, Workspace,
+    Recording, Recovery, RecoveryStep, Registry, Request, Restrict, Shape, Threads, Workspace,
 };
 use std::path::Path;
+use std::sync::Mutex;
 
 /// The bytes of a quantized tensor, by the default quantizer.
 fn quantized(format: &FormatInfo, n: usize, k: usize, device: Device) -> Result<Vec<u8>, Error> {
@@ -484,6 +486,25 @@ fn machines_without_a_usable_device_say_why() {
 }
 
 /// Tokens of which the device has memory for half at most.
+/// Steps of recovery that an observer is told.
+struct Steps(Mutex<Vec<Recovery>>);
+
+static STEPS: Steps = Steps(Mutex::new(Vec::new()));
+
+impl Observer for Steps {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
+        false
+    }
+
+    fn launched(&self, _: &Launch) {}
+
+    fn fell_back(&self, _: FellBack<'_>) {}
+
+    fn recovered(&self, step: &Recovery) {
+        self.0.lock().expect("no panic").push(step.clone());
+    }
+}
+
 #[test]
 fn what_is_too_much_at_once_runs_in_parts() {
     const MEMORY: usize = 60_000;
@@ -498,16 +519,29 @@ fn what_is_too_much_at_once_runs_in_parts() {
     let mut x = values(m * k, 4);
     assert!(4 * x.len() > MEMORY);
     let threads = Threads::single();
+    let recording = Recording::new(&REGISTRY);
     let run = |device, x: &[f32]| {
         let prepared = REGISTRY.prepare(&Request::matmul(format.name, Shape { m, n, k }).on(device))?;
-        let matmul = Matmul::new(&prepared.decide_as_asked())?;
+        let mut matmul = Matmul::new(&prepared.decide_as_asked())?;
+        matmul.record(Some(&recording))?;
         let packed = matmul.pack(&matrix)?;
         let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
         let mut y = vec![f32::NAN; m * n];
         matmul.run(&packed, Input::F32(x), m, None, &mut y, &mut workspace, &threads)?;
-        Ok::<_, Error>(bits(&y))
+        Ok::<_, Error>((bits(&y), matmul.entry().name))
     };
-    assert_eq!(run(GPU, &x).expect("in parts"), run(Device::CPU, &x).expect("runs"));
+    observe(&STEPS).expect("the first one");
+    let (here, _) = run(Device::CPU, &x).expect("runs");
+    assert_eq!((recording.receipt().recoveries().len(), STEPS.0.lock().expect("no panic").len()), (0, 0));
+    let (there, kernel) = run(GPU, &x).expect("in parts");
+    assert_eq!(there, here);
+    // Once, however many parts there were.
+    let receipt = recording.receipt();
+    let [step] = receipt.recoveries() else { panic!("one step: {receipt:?}") };
+    assert_eq!((step.step, step.attempt, step.success), (RecoveryStep::InParts, 1, true));
+    assert_eq!((step.kernel, step.then, step.format.as_str()), (kernel, Some(kernel), format.name));
+    assert!(step.reason.contains("cuda:0") && step.reason.contains("bytes"), "{step:?}");
+    assert_eq!(*STEPS.0.lock().expect("no panic"), receipt.recoveries());
     x[40 * k + 7] = f32::NAN;
     let error = run(GPU, &x).expect_err("not finite");
     assert!(matches!(error, Error::NonFinite { row: 40, column: 7 }), "{error}");

@@ -3,6 +3,7 @@
 use super::{Activations, RowLayout};
 use crate::error::Error;
 use crate::registry::ActivationInfo;
+use crate::workspace::Workspace;
 use std::fmt::{Display, Formatter};
 
 /// What products must agree on to read the same rows: the activation format, and how a row of it lies in memory.
@@ -86,6 +87,26 @@ impl Display for ActivationLayout {
 pub struct QuantizedActivations<'w> {
     pub(crate) format: &'static ActivationInfo,
     pub(crate) rows: Activations<'w>,
+}
+
+impl<'w> QuantizedActivations<'w> {
+    /// What was quantized into a workspace, of this layout.
+    pub(crate) fn in_workspace(
+        layout: ActivationLayout,
+        m: usize,
+        workspace: &'w Workspace,
+    ) -> Result<QuantizedActivations<'w>, Error> {
+        let ActivationLayout { format, row } = layout;
+        if m == 0 || row.k == 0 {
+            let rows = Activations { layout: row, m, q: &[], scales: &[], sums: &[] };
+            return Ok(QuantizedActivations { format, rows });
+        }
+        let size = row.workspace(m, 0)?;
+        workspace.check(size)?;
+        let (q, scales, sums) = (&workspace.q, &workspace.scales, &workspace.sums);
+        let (q, scales, sums) = (&q[..size.q], &scales[..size.scales], &sums[..size.sums]);
+        Ok(QuantizedActivations { format, rows: Activations { layout: row, m, q, scales, sums } })
+    }
 }
 
 impl QuantizedActivations<'_> {

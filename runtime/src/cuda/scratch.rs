@@ -17,6 +17,8 @@ pub(crate) struct Scratch {
     devices: Vec<DeviceScratch>,
     /// Why tokens followed one another in parts, if some did since it was asked.
     in_parts: Option<Error>,
+    /// Whether a guard tells of it.
+    guarded: bool,
 }
 
 /// Memory of runs on a device, grown where a run needs more.
@@ -153,9 +155,20 @@ impl Scratch {
         self.devices.retain(|device| device.gpu.lost.get().is_none() && !gone(&device.gpu));
     }
 
-    /// Keeps why tokens follow one another in parts: the first reason since it was asked.
-    pub(super) fn goes_in_parts(&mut self, why: Error) {
-        self.in_parts.get_or_insert(why);
+    /// Lets a guard tell of parts of tokens that follow one another, or the run itself. What others left is theirs.
+    pub(crate) fn is_guarded(&mut self, guarded: bool) {
+        if guarded {
+            self.in_parts = None;
+        }
+        self.guarded = guarded;
+    }
+
+    /// Keeps why tokens follow one another in parts, where a guard asks for it: the first reason since it was asked. Whether it does.
+    pub(super) fn goes_in_parts(&mut self, why: &Error) -> bool {
+        if self.guarded {
+            self.in_parts.get_or_insert_with(|| why.clone());
+        }
+        self.guarded
     }
 
     /// Why tokens followed one another in parts, if some did since the last time.

@@ -160,7 +160,7 @@ impl Prepared {
     /// Kernels in quarantine that would come into question otherwise, the activations' too, each with what was seen of it and the decisions
     /// that are made without it.
     pub(crate) fn quarantined(&self) -> impl Iterator<Item = (&'static Entry, &Quarantined, &Prepared)> {
-        let inner = self.activations.as_deref();
+        let inner = self.activations.as_deref().into_iter().chain(self.prologue.as_deref());
         std::iter::once(self).chain(inner).flat_map(|prepared| {
             let runs = |candidate: &&Candidate| prepared.refused_always(candidate.entry).is_none();
             prepared.candidates.iter().filter(runs).filter_map(move |candidate| {

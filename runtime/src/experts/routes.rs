@@ -62,6 +62,11 @@ impl<'a> Routes<'a> {
         self.experts.len()
     }
 
+    /// How many tokens go to an expert.
+    pub(crate) fn count_of(&self, expert: u32) -> usize {
+        self.experts.iter().filter(|other| **other == expert).count()
+    }
+
     /// The expert of each pair.
     pub(crate) fn experts(&self) -> &'a [u32] {
         self.experts

@@ -560,6 +560,17 @@ impl Matmul {
         }
     }
 
+    /// What quantizes `input` on a GPU, in front of the product; `None` for what is quantized already, and on the processor.
+    pub(crate) fn gpu_quantizer(&self, input: Input<'_>, shape: Shape) -> Option<&'static Entry> {
+        let quantizer = self.activation_quantizer(shape).ok().flatten();
+        match (input, quantizer) {
+            (Input::F32(_) | Input::F16(_) | Input::Bf16(_), Some(On::Cuda(quantizer))) => {
+                Some(quantizer.entry)
+            }
+            (Input::I8 { .. }, _) | (_, Some(On::Cpu(_)) | None) => None,
+        }
+    }
+
     fn activation_quantizer(
         &self,
         shape: Shape,

@@ -30,9 +30,13 @@ use crate::cuda::Place;
 use crate::decide::Candidate;
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
+#[cfg(feature = "cuda")]
+use crate::observe::recovered;
 use crate::observe::{Ending, Launch, asked, observer};
 use crate::quarantine::first_run;
 use crate::receipt::{Ledger, Recording};
+#[cfg(feature = "cuda")]
+use crate::recovery::Recovery;
 use crate::registry::{Code, Entry, Registry};
 use crate::request::Shape;
 use crate::stats::timing;
@@ -216,6 +220,15 @@ impl<C> Launcher<C> {
         }
         self.ledger = recording.map(|recording| Arc::clone(&recording.ledger));
         Ok(())
+    }
+
+    /// Tells of a step of recovery, in the recording too.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn recovered(&self, step: Recovery) {
+        recovered(&step);
+        if let Some(ledger) = &self.ledger {
+            ledger.recovered(step);
+        }
     }
 
     /// One launch: counted whether or not it ends in a fault, since it ran.

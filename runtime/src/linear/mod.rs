@@ -5,7 +5,6 @@ mod adaptive;
 mod choice;
 #[cfg(feature = "cuda")]
 mod divided;
-mod guarded;
 #[cfg(feature = "cuda")]
 mod on_device;
 mod options;
@@ -18,7 +17,6 @@ mod warm_up;
 pub use adaptive::{Adapted, Adaptive};
 #[cfg(feature = "cuda")]
 pub use divided::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
-pub use guarded::{GuardOptions, GuardedLinear};
 pub use options::{LinearOptions, Policy};
 pub use plan::LayerMemory;
 #[cfg(feature = "nccl")]
@@ -123,7 +121,7 @@ impl Linear {
     }
 
     /// The same without telling an observer what it was made without.
-    fn made(
+    pub(crate) fn made(
         registry: &'static Registry,
         weights: &[QuantizedMatrix<'_>],
         options: &LinearOptions,
@@ -153,9 +151,19 @@ impl Linear {
         Ok(Linear { prepared, int8, n, k, choices, packed, plain, floats, moved, transform: None, trials })
     }
 
-    fn tell_left_out(&self) {
+    pub(crate) fn tell_left_out(&self) {
         let steps = self.choices.first().map(|choice| choice.matmul.left_out());
         steps.into_iter().flatten().for_each(recovered);
+    }
+
+    /// Says nothing of them in receipts, where steps of recovery do.
+    pub(crate) fn forget_left_out(&mut self) {
+        self.choices.iter_mut().for_each(|choice| choice.matmul.forget_left_out());
+    }
+
+    /// Counts its runs as fallbacks, in place of what was asked for.
+    pub(crate) fn runs_instead(&mut self, note: Arc<FallbackNote>) {
+        self.moved = Some(note);
     }
 
     /// What such a layer will take of memory, without its weights: `n` rows of `k` of `format`, and a workspace for up to `m`
@@ -511,13 +519,18 @@ impl Linear {
 
     /// The GPU that it works on, if it is one.
     #[cfg(feature = "cuda")]
-    fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
+    pub(crate) fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
         self.choices.first()?.matmul.gpu()
     }
 
     /// Every kernel that runs of this layer may launch, some more than once.
-    fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
         self.choices.iter().flat_map(|choice| choice.matmul.kernels())
+    }
+
+    /// The product of a shape, of activations of a type.
+    pub(crate) fn product_for(&self, shape: Shape, input: DType) -> Option<&Matmul> {
+        Some(&self.choice(shape, input)?.matmul)
     }
 
     /// Counts a run of something else than was asked for, where `matmul` is that.

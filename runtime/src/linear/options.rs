@@ -136,7 +136,7 @@ impl LinearOptions {
     }
 
     /// The same with what [`resolved`](LinearOptions::resolved) gives: layers that decide again later ask nobody a second time.
-    pub(super) fn fixed(&self, registry: &'static Registry) -> Result<LinearOptions, Error> {
+    pub(crate) fn fixed(&self, registry: &'static Registry) -> Result<LinearOptions, Error> {
         let (restrict, tuning) = self.resolved(registry)?;
         let tuning = Some(Arc::new(tuning.into_owned()));
         Ok(LinearOptions { restrict: Some(restrict), tuning, ..self.clone() })

@@ -2,12 +2,15 @@
 
 use crate::toy::kernels::{activations_row, dequantize_tail2, product_tail2, rows_tail2};
 use crate::toy::{FORMATS, P4, TABLES, TAIL2, UNIT_ROW, entry, matmul, noise, tail2};
-use gristmill_runtime::abi::{Fault, MatmulArgs};
-use gristmill_runtime::registry::{Code, Entry, EntryFacts, KernelId, PackInfo, Registry, RegistryFacts};
-use gristmill_runtime::vocab::{DType, DeviceKind, Isa, Op};
+use gristmill_runtime::abi::{Fault, MatmulArgs, PrologueArgs};
+use gristmill_runtime::registry::{
+    ActivationInfo, Code, Entry, EntryFacts, KernelId, PackInfo, Registry, RegistryFacts, Unit,
+};
+use gristmill_runtime::vocab::{DType, DeviceKind, Isa, Op, PrologueStep};
 use gristmill_runtime::{
-    Device, Error, GuardOptions, GuardedLinear, Input, LinearOptions, QuantizedBuf, Quarantine, Recording,
-    Recovery, RecoveryStep, Restrict, Threads, Workspace,
+    Device, Error, ExpertInput, Experts, GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear, Input,
+    LinearOptions, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine, Recording, Recovery,
+    RecoveryStep, Restrict, Routes, Rows, Threads, Workspace,
 };
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,9 +23,10 @@ const PANICS_ON_WORKERS: u32 = 2;
 const WRONG: u32 = 3;
 const WRONG_ONCE: u32 = 4;
 
-/// What the first product, and the first quantizer of activations, do.
+/// What the first product, the first quantizer of activations, and the first prologue do.
 static PRODUCT: AtomicU32 = AtomicU32::new(GOOD);
 static ACTIVATIONS: AtomicU32 = AtomicU32::new(GOOD);
+static PROLOGUE: AtomicU32 = AtomicU32::new(GOOD);
 
 unsafe fn bad_product(args: &MatmulArgs) {
     let on_worker = || std::thread::current().name().is_some_and(|name| name.starts_with("gristmill-"));
@@ -69,6 +73,64 @@ unsafe fn bad_activations(
     Ok(())
 }
 
+/// Adds the residual.
+unsafe fn prologue_row(args: &PrologueArgs) -> Result<(), Fault> {
+    // SAFETY: by the ABI.
+    unsafe {
+        for i in 0..args.k {
+            let added = if args.residual.is_null() { 0.0 } else { *args.residual.add(i) };
+            let value = *args.x.add(i) + added;
+            if !args.sum.is_null() {
+                *args.sum.add(i) = value;
+            }
+            *args.row.add(i) = value;
+        }
+        activations_row(args.row, args.k, args.unit, args.unit_padded, args.q, args.scales, args.sums)
+    }
+}
+
+unsafe fn bad_prologue(args: &PrologueArgs) -> Result<(), Fault> {
+    let mode = PROLOGUE.load(Ordering::Relaxed);
+    assert!(mode != PANICS, "on purpose");
+    // SAFETY: by the ABI.
+    unsafe { prologue_row(args) }?;
+    if mode == WRONG {
+        // SAFETY: by the ABI there is one value at least.
+        unsafe { *args.q = (*args.q).wrapping_add(1) };
+    }
+    if mode == WRONG_SUM && !args.sum.is_null() {
+        for i in 0..args.k {
+            // SAFETY: by the ABI.
+            unsafe { *args.sum.add(i) += 1.0 };
+        }
+    }
+    Ok(())
+}
+
+const WRONG_SUM: u32 = 5;
+
+static ACTIVATION_FORMATS: [ActivationInfo; 2] = [
+    ActivationInfo {
+        name: "row",
+        doc: "",
+        source: "toy/row.toml",
+        block: None,
+        keeps_multiplier: true,
+        prologue: &[PrologueStep::Add],
+    },
+    ActivationInfo {
+        name: "step4",
+        doc: "",
+        source: "toy/step4.toml",
+        block: Some(4),
+        keeps_multiplier: false,
+        prologue: &[],
+    },
+];
+
+/// Of the portable product: other rows than those of the others, so that activations are laid out anew for it.
+const WIDE_ROW: Unit = Unit { elements: 0, multiple: 64 };
+
 // SAFETY: as of the toy registry's packing of these facts.
 static PACKING: PackInfo = unsafe { PackInfo::new(P4) };
 
@@ -77,7 +139,7 @@ const fn of_isa(isa: Isa, facts: EntryFacts) -> EntryFacts {
 }
 
 // SAFETY: each function goes over what the facts of its format and packing say, and none needs features.
-static ENTRIES: [Entry; 6] = unsafe {
+static ENTRIES: [Entry; 8] = unsafe {
     [
         Entry::new(of_isa(
             Isa::Avx2,
@@ -93,7 +155,7 @@ static ENTRIES: [Entry; 6] = unsafe {
                 matmul(product_tail2, Some(&PACKING), UNIT_ROW),
             ),
         )),
-        Entry::new(entry(2, "matmul.tail2.scalar", Op::Matmul, TAIL2, matmul(rows_tail2, None, UNIT_ROW))),
+        Entry::new(entry(2, "matmul.tail2.scalar", Op::Matmul, TAIL2, matmul(rows_tail2, None, WIDE_ROW))),
         Entry::new(of_isa(
             Isa::Avx2,
             entry(
@@ -118,6 +180,11 @@ static ENTRIES: [Entry; 6] = unsafe {
             TAIL2,
             Code::Dequantize(dequantize_tail2),
         )),
+        Entry::new(of_isa(
+            Isa::Avx2,
+            entry(6, "prologue.row.avx2", Op::Prologue, 0, Code::Prologue(bad_prologue)),
+        )),
+        Entry::new(entry(7, "prologue.row.scalar", Op::Prologue, 0, Code::Prologue(prologue_row))),
     ]
 };
 
@@ -128,13 +195,21 @@ fn candidates(op: Op, format: usize, dtype: DType, device: DeviceKind) -> &'stat
         (Op::Matmul, TAIL2, DType::F32 | DType::I8, DeviceKind::Cpu) => &[0, 1, 2],
         (Op::QuantizeActivations, 0, DType::F32, DeviceKind::Cpu) => &[3, 4],
         (Op::Dequantize, TAIL2, DType::F32, DeviceKind::Cpu) => &[5],
+        (Op::Prologue, 0, DType::F32, DeviceKind::Cpu) => &[6, 7],
         _ => &[],
     }
 }
 
 // SAFETY: as of the toy registry, of which these are kernels and their like.
-static REGISTRY: Registry =
-    unsafe { Registry::new(RegistryFacts { package: "failing", entries: &ENTRIES, candidates, ..TABLES }) };
+static REGISTRY: Registry = unsafe {
+    Registry::new(RegistryFacts {
+        package: "failing",
+        activations: &ACTIVATION_FORMATS,
+        entries: &ENTRIES,
+        candidates,
+        ..TABLES
+    })
+};
 
 const N: usize = 61;
 const K: usize = 24;
@@ -154,6 +229,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         PRODUCT.store(GOOD, Ordering::Relaxed);
         ACTIVATIONS.store(GOOD, Ordering::Relaxed);
+        PROLOGUE.store(GOOD, Ordering::Relaxed);
     }
 }
 
@@ -341,5 +417,314 @@ fn errors_of_the_input_are_no_failures_of_kernels() -> Result<(), Error> {
     let options = LinearOptions { device: Device::cuda(0), ..LinearOptions::default() };
     let refused = GuardedLinear::new(&REGISTRY, weights, &options, GuardOptions::default(), &case.threads);
     assert!(matches!(refused, Err(Error::NoKernel(_))), "{refused:?}");
+    Ok(())
+}
+
+const QUANTIZER: &str = "quantize_activations.row.avx2";
+const SCALAR_QUANTIZER: Option<&str> = Some("quantize_activations.row.scalar");
+
+impl Case {
+    /// The product of activations that were quantized before.
+    fn run_in_two_steps(&mut self) -> Result<Vec<f32>, Error> {
+        let (x, bias, mut y) = (noise(M * K, 3), noise(N, 4), vec![f32::NAN; M * N]);
+        let mut workspace = Workspace::of_size(self.layer.workspace_size(M, &self.threads)?)?;
+        let quantized = self.layer.quantize(Input::F32(&x), M, &mut workspace, &self.threads)?;
+        assert_eq!((quantized.m(), quantized.k()), (M, K));
+        self.layer.forward_quantized(&quantized, Some(&bias), &mut y, &self.threads)?;
+        Ok(y)
+    }
+}
+
+#[test]
+fn products_of_quantized_activations_are_guarded() -> Result<(), Error> {
+    for (mode, step) in [(WRONG, RecoveryStep::Repacked), (PANICS, RecoveryStep::OneThread)] {
+        let mut case = Case::new(Restrict::default())?;
+        assert_eq!(case.run_in_two_steps()?, case.good);
+        PRODUCT.store(mode, Ordering::Relaxed);
+        assert_eq!(case.run_in_two_steps()?, case.good);
+        let first = (step, FIRST, Some(FIRST), 1, false);
+        assert_eq!(case.steps(), [first, (RecoveryStep::Quarantined, FIRST, SECOND, 2, true)]);
+        assert_eq!(case.run_in_two_steps()?, case.good);
+        assert_eq!(case.steps().len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn activations_are_laid_out_anew_for_kernels_that_read_them_otherwise() -> Result<(), Error> {
+    let case = Case::new(Restrict::default())?;
+    let (x, bias, mut y) = (noise(M * K, 3), noise(N, 4), vec![f32::NAN; M * N]);
+    let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
+    let quantized = case.layer.quantize(Input::F32(&x), M, &mut workspace, &case.threads)?;
+    // The portable product is left.
+    case.quarantine.add(AVX2, "seen elsewhere");
+    case.quarantine.add(KernelId(0x1001), "seen elsewhere");
+    case.layer.forward_quantized(&quantized, Some(&bias), &mut y, &case.threads)?;
+    assert_eq!(y, case.good);
+    assert_eq!(case.steps()[0].2, Some("matmul.tail2.scalar"));
+    // A layer that was never made again takes them for a mistake.
+    let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
+    let guard = GuardOptions { quarantine: case.quarantine.clone(), ..GuardOptions::default() };
+    let other = GuardedLinear::new(&REGISTRY, weights, &LinearOptions::default(), guard, &case.threads)?;
+    let refused = other.forward_quantized(&quantized, None, &mut y, &case.threads);
+    assert!(matches!(refused, Err(Error::ActivationLayout { .. })), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn quantizing_apart_from_products_is_guarded() -> Result<(), Error> {
+    for (mode, step) in [(WRONG, RecoveryStep::Repacked), (PANICS, RecoveryStep::OneThread)] {
+        let mut case = Case::new(Restrict::default())?;
+        ACTIVATIONS.store(mode, Ordering::Relaxed);
+        assert_eq!(case.run_in_two_steps()?, case.good);
+        let first = (step, QUANTIZER, Some(QUANTIZER), 1, false);
+        let left = (RecoveryStep::Quarantined, QUANTIZER, SCALAR_QUANTIZER, 2, true);
+        assert_eq!(case.steps(), [first, left]);
+        let why = &case.quarantine.kernels()[0].why;
+        assert!(why.contains("by the portable kernel") || why.contains("panicked"), "{why}");
+    }
+    // A number that is not finite is the input's.
+    let case = Case::new(Restrict::default())?;
+    let mut workspace = Workspace::of_size(case.layer.workspace_size(1, &case.threads)?)?;
+    let bad = case.layer.quantize(Input::F32(&[f32::NAN; K]), 1, &mut workspace, &case.threads);
+    assert!(matches!(bad, Err(Error::NonFinite { row: 0, column: 0 })), "{bad:?}");
+    assert_eq!(case.layer.quantize(Input::F32(&[]), 0, &mut workspace, &case.threads)?.m(), 0);
+    assert_eq!(case.steps(), []);
+    Ok(())
+}
+
+#[test]
+fn prologues_are_guarded() -> Result<(), Error> {
+    let (x, residual) = (noise(M * K, 3), noise(M * K, 5));
+    let added: Vec<f32> = x.iter().zip(&residual).map(|(x, residual)| x + residual).collect();
+    for (mode, first) in [
+        (WRONG, RecoveryStep::Repacked),
+        (WRONG_SUM, RecoveryStep::Repacked),
+        (PANICS, RecoveryStep::OneThread),
+    ] {
+        let case = Case::new(Restrict::default())?;
+        let mut right = vec![0.0; M * N];
+        let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
+        case.layer.forward(Input::F32(&added), M, None, &mut right, &mut workspace, &case.threads)?;
+        PROLOGUE.store(mode, Ordering::Relaxed);
+        let (mut sum, mut y) = (vec![0.0; M * K], vec![0.0; M * N]);
+        let input = PrologueInput::new(Rows::dense(&x)).add(Rows::dense(&residual), &mut sum);
+        let quantized =
+            case.layer.quantize_with(&Prologue::new(K), input, M, &mut workspace, &case.threads)?;
+        case.layer.forward_quantized(&quantized, None, &mut y, &case.threads)?;
+        assert_eq!((&y, &sum), (&right, &added));
+        let (bad, good) = ("prologue.row.avx2", Some("prologue.row.scalar"));
+        let steps = [(first, bad, Some(bad), 1, false), (RecoveryStep::Quarantined, bad, good, 2, true)];
+        assert_eq!(case.steps(), steps, "mode {mode}");
+        assert_eq!(case.recording.receipt().recoveries()[0].op, Op::Prologue);
+    }
+    Ok(())
+}
+
+#[test]
+fn batches_are_guarded() -> Result<(), Error> {
+    for mode in [GOOD, PANICS, WRONG] {
+        let mut case = Case::new(Restrict::default())?;
+        let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
+        let guard = GuardOptions {
+            check_every: NonZeroU64::new(1),
+            quarantine: case.quarantine.clone(),
+            ..GuardOptions::default()
+        };
+        let other = GuardedLinear::new(&REGISTRY, weights, &LinearOptions::default(), guard, &case.threads)?;
+        let seen = Recording::new(&REGISTRY);
+        other.record(Some(&seen))?;
+        let (x, bias) = (noise(M * K, 3), noise(N, 4));
+        let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
+        let quantized = case.layer.quantize(Input::F32(&x), M, &mut workspace, &case.threads)?;
+        PRODUCT.store(mode, Ordering::Relaxed);
+        for _ in 0..2 {
+            let mut outputs = [const { Vec::new() }; 3].map(|_: Vec<f32>| vec![f32::NAN; M * N]);
+            let [one, two, three] = &mut outputs;
+            let mut batch = GuardedBatch::new();
+            batch.push(&case.layer, &quantized, Some(&bias), one);
+            batch.push(&other, &quantized, Some(&bias), two);
+            // The first layer once more.
+            batch.push(&case.layer, &quantized, Some(&bias), three);
+            assert_eq!((batch.len(), batch.is_empty()), (3, false));
+            batch.run(&case.threads)?;
+            for y in &outputs {
+                assert_eq!(*y, case.good);
+            }
+        }
+        let of_other: Vec<_> = seen.receipt().recoveries().iter().map(|step| step.step).collect();
+        match mode {
+            GOOD => assert_eq!((case.steps().len(), of_other.len()), (0, 0)),
+            mode => {
+                let first = if mode == PANICS { RecoveryStep::OneThread } else { RecoveryStep::Repacked };
+                let first = (first, FIRST, Some(FIRST), 1, false);
+                assert_eq!(case.steps(), [first, (RecoveryStep::Quarantined, FIRST, SECOND, 2, true)]);
+                assert_eq!(of_other, [RecoveryStep::DecidedAgain]);
+            }
+        }
+        PRODUCT.store(GOOD, Ordering::Relaxed);
+        let (mut y, mut z) = (vec![0.0; M * N], vec![0.0; 1]);
+        let mut batch = GuardedBatch::new();
+        batch.push(&case.layer, &quantized, None, &mut y);
+        batch.push(&other, &quantized, None, &mut z);
+        let refused = batch.run(&case.threads);
+        assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{refused:?}");
+        GuardedBatch::new().run(&case.threads)?;
+        assert_eq!(case.run()?, case.good);
+    }
+    Ok(())
+}
+
+/// Four experts of which each token goes through two, in two matrices each.
+struct ExpertCase {
+    experts: GuardedExperts<'static>,
+    recording: Recording,
+    threads: Threads,
+    good: [Vec<f32>; 3],
+    _turn: Turn,
+}
+
+const EXPERTS: usize = 4;
+const LISTS: [u32; 2 * M] = [3, 0, 1, 3, 2, 1];
+
+impl ExpertCase {
+    fn matrices() -> Result<Vec<Vec<QuantizedBuf<'static>>>, Error> {
+        let rows = |count: usize, seed: usize| {
+            let whole = tail2(count * (seed + 1), K);
+            let bytes = count * FORMATS[TAIL2].row_bytes(K)?;
+            let tail = &whole[whole.len() - 8..];
+            let own = [&whole[seed * bytes..][..bytes], tail].concat();
+            QuantizedBuf::new(&FORMATS[TAIL2], count, K, own)
+        };
+        (0..EXPERTS).map(|expert| Ok(vec![rows(5, expert)?, rows(9, expert)?])).collect()
+    }
+
+    fn new() -> Result<ExpertCase, Error> {
+        let turn = Turn::take();
+        let threads = Threads::new(3)?.with_grain(1);
+        let guard = GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+        let options = LinearOptions::default();
+        let matrices = ExpertCase::matrices()?;
+        let experts = GuardedExperts::new(&REGISTRY, matrices.clone(), &options, guard, &threads)?;
+        assert_eq!((experts.count(), experts.n(), experts.k()), (EXPERTS, 14, K));
+        assert!(experts.kept_bytes() > 0 && experts.weight_bytes() > 0);
+        assert_eq!(experts.device(), Some(Device::CPU));
+        let recording = Recording::new(&REGISTRY);
+        experts.record(Some(&recording))?;
+        let mut case =
+            ExpertCase { experts, recording, threads, good: [const { Vec::new() }; 3], _turn: turn };
+        case.good = case.all()?;
+        assert!(case.recording.receipt().recoveries().is_empty());
+        // Without a guard.
+        let lent: Vec<Vec<QuantizedMatrix<'_>>> =
+            matrices.iter().map(|expert| expert.iter().map(QuantizedBuf::matrix).collect()).collect();
+        let plain = Experts::stacked(&REGISTRY, &lent, &options, &case.threads)?;
+        let (x, mut y) = (noise(M * K, 3), vec![f32::NAN; 2 * M * plain.n()]);
+        let mut workspace = plain.workspace(M, 2 * M, &case.threads)?;
+        let routes = Routes::each(M, 2, &LISTS)?;
+        let input = ExpertInput::Tokens(Input::F32(&x));
+        plain.forward(input, &routes, None, &mut y, &mut workspace, &case.threads)?;
+        assert_eq!(y, case.good[0]);
+        Ok(case)
+    }
+
+    /// The products of all pairs of tokens, their sums, and those of rows for each pair.
+    fn all(&self) -> Result<[Vec<f32>; 3], Error> {
+        let routes = Routes::each(M, 2, &LISTS)?;
+        let (x, pairs) = (noise(M * K, 3), noise(2 * M * K, 8));
+        let weights = noise(2 * M, 9);
+        let n = self.experts.n();
+        let size = self.experts.workspace_size(M, 2 * M, &self.threads)?;
+        let mut workspace = Workspace::of_size(size)?;
+        let mut run = |input, weights: Option<&[f32]>, results: usize| {
+            let mut y = vec![f32::NAN; results * n];
+            self.experts.forward(input, &routes, weights, &mut y, &mut workspace, &self.threads)?;
+            Ok(y)
+        };
+        Ok([
+            run(ExpertInput::Tokens(Input::F32(&x)), None, 2 * M)?,
+            run(ExpertInput::Tokens(Input::F32(&x)), Some(&weights), M)?,
+            run(ExpertInput::Pairs(Input::F32(&pairs)), Some(&weights), M)?,
+        ])
+    }
+
+    fn steps(&self) -> Vec<(RecoveryStep, &'static str, Option<&'static str>, u32, bool)> {
+        let receipt = self.recording.receipt();
+        let step = |step: &Recovery| (step.step, step.kernel, step.then, step.attempt, step.success);
+        receipt.recoveries().iter().map(step).collect()
+    }
+}
+
+#[test]
+fn experts_are_guarded() -> Result<(), Error> {
+    for (product, mode, step) in [
+        (true, WRONG, RecoveryStep::Repacked),
+        (true, PANICS, RecoveryStep::OneThread),
+        (false, WRONG, RecoveryStep::Repacked),
+        (false, PANICS, RecoveryStep::OneThread),
+    ] {
+        let case = ExpertCase::new()?;
+        let of = if product { &PRODUCT } else { &ACTIVATIONS };
+        of.store(mode, Ordering::Relaxed);
+        assert_eq!(case.all()?, case.good);
+        let (bad, good) = if product { (FIRST, SECOND) } else { (QUANTIZER, SCALAR_QUANTIZER) };
+        let first = (step, bad, Some(bad), 1, false);
+        assert_eq!(case.steps(), [first, (RecoveryStep::Quarantined, bad, good, 2, true)]);
+        assert_eq!(case.all()?, case.good);
+        assert_eq!(case.steps().len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_over_experts_are_compared_too() -> Result<(), Error> {
+    let case = ExpertCase::new()?;
+    let routes = Routes::each(M, 2, &LISTS)?;
+    let (x, weights) = (noise(M * K, 3), noise(2 * M, 9));
+    let mut workspace = Workspace::of_size(case.experts.workspace_size(M, 2 * M, &case.threads)?)?;
+    for quantized in [false, true] {
+        PRODUCT.store(WRONG, Ordering::Relaxed);
+        let mut own = Workspace::new();
+        let lent = ExpertCase::matrices()?;
+        let lent: Vec<QuantizedMatrix<'_>> = lent.iter().map(|expert| expert[0].matrix()).collect();
+        let plain = Experts::new(&REGISTRY, &lent, &LinearOptions::default(), &case.threads)?;
+        own.grow(plain.workspace_size(M, 2 * M, &case.threads)?)?;
+        let shared = plain.quantize(Input::F32(&x), M, &mut own, &case.threads)?;
+        let input = match quantized {
+            false => ExpertInput::Tokens(Input::F32(&x)),
+            true => ExpertInput::Quantized(&shared),
+        };
+        let mut y = vec![f32::NAN; M * case.experts.n()];
+        case.experts.forward(input, &routes, Some(&weights), &mut y, &mut workspace, &case.threads)?;
+        assert_eq!(y, case.good[1]);
+    }
+    let steps: Vec<_> = case.steps().into_iter().map(|step| (step.0, step.1)).collect();
+    assert_eq!(steps, [(RecoveryStep::Repacked, FIRST), (RecoveryStep::Quarantined, FIRST)]);
+    // Lists that are wrong are nobody's failure.
+    let twice = Routes::each(1, 2, &[1, 1])?;
+    let mut y = vec![0.0; 2 * case.experts.n()];
+    let input = ExpertInput::Tokens(Input::F32(&x[..K]));
+    let refused = case.experts.forward(input, &twice, None, &mut y, &mut workspace, &case.threads);
+    assert!(matches!(refused, Err(Error::DuplicateExpert { .. })), "{refused:?}");
+    assert_eq!(case.steps().len(), 2);
+    Ok(())
+}
+
+#[test]
+fn experts_say_what_they_were_made_without() -> Result<(), Error> {
+    let _turn = Turn::take();
+    let quarantine = Quarantine::new();
+    quarantine.add(AVX2, "seen elsewhere");
+    let restrict = Restrict { quarantined: quarantine.kernels(), ..Restrict::default() };
+    let options = LinearOptions { restrict: Some(restrict), ..LinearOptions::default() };
+    let matrices = ExpertCase::matrices()?;
+    let lent: Vec<QuantizedMatrix<'_>> = matrices.iter().map(|expert| expert[0].matrix()).collect();
+    let mut experts = Experts::new(&REGISTRY, &lent, &options, &Threads::single())?;
+    let recording = Recording::new(&REGISTRY);
+    experts.record(Some(&recording))?;
+    let receipt = recording.receipt();
+    let [step] = receipt.recoveries() else { panic!("one step: {receipt:?}") };
+    let found = (step.step, step.kernel, step.then, step.attempt);
+    assert_eq!(found, (RecoveryStep::LeftOut, FIRST, SECOND, 0));
     Ok(())
 }

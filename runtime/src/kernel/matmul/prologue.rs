@@ -8,6 +8,7 @@ use crate::cuda::{DeviceBuffer, DevicePrologue, DevicePrologueInput};
 use crate::error::Error;
 use crate::launch::{On, PrologueCode};
 use crate::prologue::{Prologue, PrologueInput};
+use crate::registry::Entry;
 use crate::request::Shape;
 #[cfg(feature = "cuda")]
 use crate::sizes::check_len;
@@ -82,6 +83,11 @@ impl Matmul {
             y,
             &mut workspace.gpu,
         )
+    }
+
+    /// The kernel of a prologue, for so many tokens.
+    pub(crate) fn prologue_entry(&self, shape: Shape) -> Option<&'static Entry> {
+        self.prologue_kernel(shape).ok().map(On::entry)
     }
 
     pub(super) fn prologue_kernel(

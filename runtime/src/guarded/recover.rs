@@ -1,22 +1,22 @@
 //! The steps of a guarded layer, each with a run behind it.
 
-use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, went_in_parts};
-use super::failure::{Failure, Seen};
+use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, tells_of_parts, went_in_parts};
+use super::failure::Failure;
+use super::guard::{Guard, Run, make};
+use super::kept::{Kept, Layer, Ran};
 use super::lost::release;
+use super::seen::{Seen, message};
 use super::state::{Away, State};
-use super::{GuardedLinear, Run, make};
 use crate::device::Device;
 use crate::error::Error;
-use crate::linear::{Linear, LinearOptions, Policy};
+use crate::linear::{LinearOptions, Policy};
 use crate::observe::recovered;
 use crate::quarantine::Quarantined;
 use crate::receipt::FallbackNote;
 use crate::recovery::{Recovery, RecoveryStep};
 use crate::registry::{Entry, KernelId};
-use crate::request::Shape;
 use crate::threads::Threads;
 use crate::workspace::Workspace;
-use std::any::Any;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,21 +41,27 @@ struct Tried {
     cause: Option<Error>,
 }
 
-impl State {
-    /// Says why it is nowhere, where an error of its GPU has left it there while it was made again.
-    fn left_behind(&mut self, kernel: &'static Entry, error: &Error, number: u64) {
-        if self.linear.is_none() && self.away.is_none() && is_of_device(error) {
+impl<L> State<L> {
+    /// Says why it is nowhere, where an error of its GPU has left it there while it was made again, or no kernel is left there and it `moves`.
+    fn left_behind(&mut self, kernel: &'static Entry, error: &Error, number: u64, moves: bool) {
+        let leaves = is_of_device(error) || (moves && matches!(error, Error::NoKernel(_)));
+        if self.layer.is_none() && self.away.is_none() && leaves {
             self.away = Some(Away { kernel, error: error.clone(), tried: number });
         }
     }
 }
 
-impl GuardedLinear<'_> {
+impl<K: Kept> Guard<K, K::Layer> {
     /// Whether the GPU is to be tried before this run.
-    pub(super) fn is_due(&self, state: &State, number: u64) -> bool {
+    pub(super) fn is_due(&self, state: &State<K::Layer>, number: u64) -> bool {
         let every = self.guard.return_every.map(NonZeroU64::get);
         let is_due = |away: &Away| every.is_some_and(|every| number.saturating_sub(away.tried) >= every);
-        state.linear.is_none() || state.away.as_ref().is_some_and(is_due)
+        state.layer.is_none() || state.away.as_ref().is_some_and(is_due)
+    }
+
+    /// Whether the policy lets it move to the processor.
+    fn moves(&self) -> bool {
+        self.options.policy == Policy::Cpu && self.options.device != Device::CPU
     }
 
     /// Steps, each with a run behind it, until one is good or nothing is left; so many were done before.
@@ -64,7 +70,7 @@ impl GuardedLinear<'_> {
         (mut failed, mut attempt): (Option<Failure>, u32),
         remade: u64,
         run: Run<'_>,
-        y: &mut [f32],
+        work: &mut K::Work<'_>,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let alone = Threads::single();
@@ -74,10 +80,17 @@ impl GuardedLinear<'_> {
             // Somebody else was faster: the layer is another one now.
             failed = None;
         }
-        match self.obey(&mut state, &run).map_err(Failure::from) {
+        match self.obey(&mut state, &run, work).map_err(Failure::from) {
             Ok(()) => {}
+            Err(Failure::Refused(error @ Error::NoKernel(_))) if self.moves() => {
+                failed = Some(Failure::Device(error));
+            }
             Err(Failure::Refused(error)) => return Err(error),
             Err(failure) => failed = Some(failure),
+        }
+        if state.remade != remade && matches!(failed, Some(Failure::Kernel(_))) {
+            // What failed is not in it any more.
+            failed = None;
         }
         let (mut first, mut tried) = (true, Tried::default());
         loop {
@@ -92,19 +105,24 @@ impl GuardedLinear<'_> {
                     Some(self.after_kernel(&mut state, seen, &mut run, &alone, &mut tried))
                 }
                 Some(Failure::Device(error)) => {
-                    Some(self.after_device(&mut state, error, &run, workspace, &mut tried)?)
+                    Some(self.after_device(&mut state, error, (&run, work), workspace, &mut tried)?)
                 }
             };
             first = false;
             attempt += u32::from(step.is_some());
             if let Some(Step { step, kernel, why, made: Err(error) }) = &step {
-                self.note(&state, &run, (*step, kernel, why), (attempt, false, started));
+                self.note(&state, work, (*step, kernel, why), (attempt, false, started));
                 let error = error.clone();
-                state.left_behind(kernel, &error, run.number);
+                state.left_behind(kernel, &error, run.number, self.moves());
                 match (step, error) {
                     // It goes on where it was.
                     (RecoveryStep::Returned, _) => {}
                     (_, error) if is_of_device(&error) => failed = Some(Failure::Device(error)),
+                    (_, error @ Error::NoKernel(_))
+                        if self.moves() && !tried.steps.contains(&RecoveryStep::MovedToProcessor) =>
+                    {
+                        failed = Some(Failure::Device(error));
+                    }
                     (_, Error::NoKernel(_)) if !step.is_of_device() => {
                         return Err(Error::KernelFailed { kernel: kernel.name, why: why.clone() });
                     }
@@ -112,13 +130,12 @@ impl GuardedLinear<'_> {
                 }
                 continue;
             }
-            let mut in_parts = None;
-            let outcome = self.attempt(&state, &run, y, workspace, &mut in_parts);
+            let (outcome, in_parts) = self.attempt(&state, &run, work, workspace);
             if let Some(Step { step, kernel, why, .. }) = &step {
                 let success = !matches!(outcome, Err(Failure::Kernel(_) | Failure::Device(_)));
-                self.note(&state, &run, (*step, kernel, why), (attempt, success, started));
+                self.note(&state, work, (*step, kernel, why), (attempt, success, started));
             }
-            self.note_parts(&state, &run, in_parts, &mut attempt);
+            self.note_parts(&state, work, in_parts, &mut attempt);
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(failure) => failed = Some(failure),
@@ -129,7 +146,7 @@ impl GuardedLinear<'_> {
     /// The step after a kernel failed.
     fn after_kernel<'r>(
         &self,
-        state: &mut State,
+        state: &mut State<K::Layer>,
         Seen { kernel, panicked, why }: Seen,
         run: &mut Run<'r>,
         alone: &'r Threads,
@@ -154,30 +171,34 @@ impl GuardedLinear<'_> {
     /// The step after an error of the GPU; its first error where none is left.
     fn after_device(
         &self,
-        state: &mut State,
+        state: &mut State<K::Layer>,
         error: Error,
-        run: &Run<'_>,
+        (run, work): (&Run<'_>, &K::Work<'_>),
         workspace: &mut Workspace,
         tried: &mut Tried,
     ) -> Result<Step, Error> {
-        let first = if is_lost(&error) { RecoveryStep::Reopened } else { RecoveryStep::FreedMemory };
-        let moves = self.options.policy == Policy::Cpu && self.options.device != Device::CPU;
-        let steps = [Some(first), moves.then_some(RecoveryStep::MovedToProcessor)];
+        let first = match &error {
+            // Of those that are left there is none for this run.
+            Error::NoKernel(_) => None,
+            error if is_lost(error) => Some(RecoveryStep::Reopened),
+            _ => Some(RecoveryStep::FreedMemory),
+        };
+        let steps = [first, self.moves().then_some(RecoveryStep::MovedToProcessor)];
         let left = steps.into_iter().flatten().find(|step| !tried.steps.contains(step));
-        let kernel = self.kernel_at_fault(state, run, &error);
+        let kernel = Self::kernel_at_fault(state, work, &error);
         let cause = tried.cause.get_or_insert_with(|| error.clone()).clone();
         let (Some(step), Some(kernel)) = (left, kernel) else { return Err(cause) };
         tried.steps.push(step);
         let why = error.to_string();
         if step == RecoveryStep::FreedMemory {
-            let mut made = give_back(state.linear.as_ref(), workspace);
-            if made.is_ok() && state.linear.is_none() {
+            let mut made = give_back(state.layer.as_ref(), workspace);
+            if made.is_ok() && state.layer.is_none() {
                 made = self.to_device(state, run.threads);
             }
             return Ok(Step { step, kernel, why, made });
         }
         // It can be opened again only when nobody holds it, and has no room for the weights twice.
-        state.linear = None;
+        state.layer = None;
         forget(workspace, Some(self.options.device));
         state.away = Some(Away { kernel, error: cause, tried: run.number });
         let made = match step {
@@ -190,7 +211,7 @@ impl GuardedLinear<'_> {
     /// Tries the GPU again, where the layer is on the processor or nowhere.
     fn come_back(
         &self,
-        state: &mut State,
+        state: &mut State<K::Layer>,
         run: &Run<'_>,
         workspace: &mut Workspace,
         tried: &mut Tried,
@@ -203,7 +224,7 @@ impl GuardedLinear<'_> {
         };
         away.tried = run.number;
         let (kernel, why) = (away.kernel, away.error.to_string());
-        let step = match state.linear {
+        let step = match state.layer {
             Some(_) => RecoveryStep::Returned,
             None => RecoveryStep::Reopened,
         };
@@ -214,26 +235,26 @@ impl GuardedLinear<'_> {
     }
 
     /// Makes the layer on its GPU, of which others let go where it is lost. After an error it is where it was.
-    fn to_device(&self, state: &mut State, threads: &Threads) -> Result<(), Error> {
+    fn to_device(&self, state: &mut State<K::Layer>, threads: &Threads) -> Result<(), Error> {
         state.given.let_go_of_lost();
         if let Some(away) = &state.away {
             release(self.options.device, &away.error);
         }
         let _open = state.given.open(self.options.device)?;
-        let before = (state.linear.take(), state.away.take());
+        let before = (state.layer.take(), state.away.take());
         let made = self.remake(state, threads);
         if made.is_err() {
-            (state.linear, state.away) = before;
+            (state.layer, state.away) = before;
         }
         made
     }
 
     /// Makes the layer again if one of its kernels is in quarantine.
-    fn obey(&self, state: &mut State, run: &Run<'_>) -> Result<(), Error> {
+    fn obey(&self, state: &mut State<K::Layer>, run: &Run<'_>, work: &K::Work<'_>) -> Result<(), Error> {
         let count = self.guard.quarantine.count();
-        let Some(linear) = state.linear.as_ref().filter(|_| state.known != count) else { return Ok(()) };
+        let Some(layer) = state.layer.as_ref().filter(|_| state.known != count) else { return Ok(()) };
         let listed = self.guard.quarantine.kernels();
-        let of_layer = |id| linear.kernels().find(|kernel| kernel.id == id);
+        let of_layer = |id| layer.kernels().find(|kernel| kernel.id == id);
         let found: Vec<_> =
             listed.into_iter().filter_map(|listed| Some((of_layer(listed.id)?, listed.why))).collect();
         if found.is_empty() {
@@ -244,20 +265,20 @@ impl GuardedLinear<'_> {
         let made = self.remake(state, run.threads);
         for (number, (kernel, why)) in (1..).zip(&found) {
             let step = (RecoveryStep::DecidedAgain, *kernel, why.as_str());
-            self.note(state, run, step, (number, made.is_ok(), started));
+            self.note(state, work, step, (number, made.is_ok(), started));
         }
         if let (Err(error), Some((kernel, _))) = (&made, found.first()) {
-            state.left_behind(kernel, error, run.number);
+            state.left_behind(kernel, error, run.number, self.moves());
         }
         made
     }
 
     /// Makes the layer again: on its device, or on the processor while it is away from its GPU.
-    fn remake(&self, state: &mut State, threads: &Threads) -> Result<(), Error> {
+    fn remake(&self, state: &mut State<K::Layer>, threads: &Threads) -> Result<(), Error> {
         let known = self.guard.quarantine.count();
         if self.options.device != Device::CPU {
             // A GPU may have no room for the weights twice.
-            state.linear = None;
+            state.layer = None;
         }
         let mut options = self.options.clone();
         if state.away.is_some() {
@@ -265,14 +286,14 @@ impl GuardedLinear<'_> {
         } else {
             state.given.put_into(&mut options);
         }
-        let mut linear = make(self.registry, &self.weights, &options, &self.guard.quarantine, threads)?;
+        let mut layer = make(self.registry, &self.kept, &options, &self.guard.quarantine, threads)?;
         if let Some(away) = &state.away {
-            linear.moved = Some(self.fallback(away, &options));
+            layer.moved(self.fallback(away, &options));
         }
         // What is in quarantine by now has a step of its own.
-        linear.choices.iter_mut().for_each(|choice| choice.matmul.forget_left_out());
-        linear.record(state.recording.as_ref())?;
-        (state.linear, state.known, state.remade) = (Some(linear), known, state.remade + 1);
+        layer.forget_left_out();
+        layer.record(state.recording.as_ref())?;
+        (state.layer, state.known, state.remade) = (Some(layer), known, state.remade + 1);
         Ok(())
     }
 
@@ -281,7 +302,7 @@ impl GuardedLinear<'_> {
         Arc::new(FallbackNote {
             policy: options.policy.name(),
             op: away.kernel.op,
-            format: self.weights.format().name.to_owned(),
+            format: self.kept.format().name.to_owned(),
             device: self.options.device,
             reason: away.error.to_string(),
             instead: "a kernel on the processor",
@@ -289,46 +310,62 @@ impl GuardedLinear<'_> {
         })
     }
 
-    /// One run, compared if it is to be; why tokens followed one another in parts, if they did, and since when.
+    /// One run, compared if it is to be; why tokens followed one another in parts, if they did in a good one, and since when.
     pub(super) fn attempt(
         &self,
-        state: &State,
+        state: &State<K::Layer>,
         run: &Run<'_>,
-        y: &mut [f32],
+        work: &mut K::Work<'_>,
         workspace: &mut Workspace,
-        in_parts: &mut Option<(Error, Instant)>,
-    ) -> Result<(), Failure> {
-        let Run { input, m, bias, threads, sample, .. } = *run;
-        let Some(linear) = &state.linear else {
+    ) -> (Result<(), Failure>, Option<(Error, Instant)>) {
+        let Some(layer) = &state.layer else {
             let why = state.away.as_ref().map(|away| away.error.clone());
-            return Err(why
-                .unwrap_or(Error::Division { why: String::from("the layer has no device") })
-                .into());
+            let why = why.unwrap_or(Error::Division { why: String::from("the layer has no device") });
+            return (Err(why.into()), None);
         };
-        if state.remade > 0 {
-            forget(workspace, None);
-            let size = linear.workspace_size(m, threads)?;
-            workspace.grow(size)?;
+        let started = (layer.device() != Device::CPU).then(Instant::now);
+        if started.is_some() {
+            tells_of_parts(workspace);
         }
-        // What others left is theirs.
-        let _ = went_in_parts(workspace);
-        let started = (linear.prepared().device() != Device::CPU).then(Instant::now);
-        // A run that is cut off leaves numbers that mean nothing in `y` and the workspace, and the pool as it was.
-        let outcome =
-            catch_unwind(AssertUnwindSafe(|| linear.forward(input, m, bias, y, workspace, threads)));
+        let ran = match self.compared(layer, state.remade > 0, run, work, workspace) {
+            // A layer that was made without kernels in quarantine may have none on its GPU for some numbers of tokens.
+            Err(Failure::Refused(error @ Error::NoKernel(_))) if state.remade > 0 && started.is_some() => {
+                Err(Failure::Device(error))
+            }
+            ran => ran,
+        };
+        let in_parts = went_in_parts(workspace)
+            .filter(|_| !matches!(ran, Err(Failure::Refused(_) | Failure::Device(_))));
+        (ran, in_parts.zip(started))
+    }
+
+    /// One run of a layer that there is.
+    fn compared(
+        &self,
+        layer: &K::Layer,
+        remade: bool,
+        run: &Run<'_>,
+        work: &mut K::Work<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Failure> {
+        if remade {
+            forget(workspace, None);
+            workspace.grow(K::size(layer, work, run.threads)?)?;
+        }
+        // A run that is cut off leaves numbers that mean nothing in its results and the workspace, and the pool as it was.
+        let outcome = catch_unwind(AssertUnwindSafe(|| K::run(layer, work, remade, workspace, run.threads)));
         match outcome {
             Ok(outcome) => outcome?,
             Err(payload) => {
-                let Some(kernel) = self.panicking(linear, run, workspace) else {
+                let Some(kernel) = K::panicked(layer, work, workspace) else {
                     std::panic::resume_unwind(payload)
                 };
                 let why = format!("it panicked: {}", message(&*payload));
                 return Err(Failure::Kernel(Seen { kernel, panicked: true, why }));
             }
         }
-        *in_parts = went_in_parts(workspace).zip(started);
-        let Some(sample) = sample else { return Ok(()) };
-        match self.compare(linear, run, sample, y)? {
+        let Some(sample) = run.sample else { return Ok(()) };
+        match self.kept.compare(&self.portable(), layer, work, workspace, sample)? {
             None => Ok(()),
             Some(seen) => Err(Failure::Kernel(seen)),
         }
@@ -337,66 +374,45 @@ impl GuardedLinear<'_> {
     /// Tells of parts of the tokens that followed one another in a run.
     pub(super) fn note_parts(
         &self,
-        state: &State,
-        run: &Run<'_>,
+        state: &State<K::Layer>,
+        work: &K::Work<'_>,
         in_parts: Option<(Error, Instant)>,
         steps: &mut u32,
     ) {
-        let kernel = state.linear.as_ref().and_then(|linear| self.kernels_of(linear, run));
-        if let (Some((why, started)), Some((kernel, _))) = (in_parts, kernel) {
+        let ran = state.layer.as_ref().and_then(|layer| K::kernels_of(layer, work));
+        if let (Some((why, started)), Some(Ran { kernel, .. })) = (in_parts, ran) {
             *steps += 1;
             let step = (RecoveryStep::InParts, kernel, &*why.to_string());
-            self.note(state, run, step, (*steps, true, started));
+            self.note(state, work, step, (*steps, true, started));
         }
     }
 
-    /// Which kernel of a run panicked: what quantizes activations, if that panics by itself, else the product. `None` where none ran.
-    fn panicking(&self, linear: &Linear, run: &Run<'_>, workspace: &mut Workspace) -> Option<&'static Entry> {
-        let (product, quantizer) = self.kernels_of(linear, run)?;
-        let quantizes = AssertUnwindSafe(|| {
-            let _ = linear.quantize(run.input, run.m, workspace, &Threads::single());
-        });
-        quantizer.filter(|_| catch_unwind(quantizes).is_err()).or(Some(product))
-    }
-
-    /// The product of a run, and what quantizes its activations on the processor.
-    pub(super) fn kernels_of(
-        &self,
-        linear: &Linear,
-        run: &Run<'_>,
-    ) -> Option<(&'static Entry, Option<&'static Entry>)> {
-        let shape = Shape { m: run.m, n: self.n(), k: self.k() };
-        let matmul = &linear.choice(shape, run.input.dtype())?.matmul;
-        let quantizer = matmul.processor_quantizer(run.input, shape).ok().flatten();
-        Some((matmul.entry(), quantizer.map(|quantizer| quantizer.entry)))
-    }
-
-    /// The kernel that an error of the GPU names, else the product.
-    fn kernel_at_fault(&self, state: &State, run: &Run<'_>, error: &Error) -> Option<&'static Entry> {
-        let Some(linear) = &state.linear else { return state.away.as_ref().map(|away| away.kernel) };
+    /// The kernel that an error of the GPU names, else the one of the run.
+    fn kernel_at_fault(state: &State<K::Layer>, work: &K::Work<'_>, error: &Error) -> Option<&'static Entry> {
+        let Some(layer) = &state.layer else { return state.away.as_ref().map(|away| away.kernel) };
         let named = kernel_of(error);
-        let named = linear.kernels().find(|kernel| Some(kernel.name) == named);
-        named.or_else(|| Some(self.kernels_of(linear, run)?.0))
+        let named = layer.kernels().find(|kernel| Some(kernel.name) == named);
+        let of_run = || K::kernels_of(layer, work).map(|ran| ran.kernel);
+        named.or_else(of_run).or_else(|| layer.kernels().next())
     }
 
     fn note(
         &self,
-        state: &State,
-        run: &Run<'_>,
+        state: &State<K::Layer>,
+        work: &K::Work<'_>,
         (step, kernel, why): (RecoveryStep, &'static Entry, &str),
         (attempt, success, started): (u32, bool, Instant),
     ) {
-        let linear = state.linear.as_ref();
-        let then = linear.and_then(|linear| {
-            let (product, quantizer) = self.kernels_of(linear, run)?;
-            let of_op = || linear.kernels().find(|other| other.op == kernel.op);
-            if kernel.op == product.op { Some(product) } else { quantizer.or_else(of_op) }
+        let then = state.layer.as_ref().and_then(|layer| {
+            let ran = K::kernels_of(layer, work)?;
+            let of_op = || layer.kernels().find(|other| other.op == kernel.op);
+            if kernel.op == ran.kernel.op { Some(ran.kernel) } else { ran.quantizer.or_else(of_op) }
         });
         let left = state.known == self.guard.quarantine.count();
         let recovery = Recovery {
             step,
             op: kernel.op,
-            format: self.weights.format().name.to_owned(),
+            format: self.kept.format().name.to_owned(),
             kernel: kernel.name,
             id: kernel.id,
             reason: why.to_owned(),
@@ -410,9 +426,4 @@ impl GuardedLinear<'_> {
             recording.ledger.recovered(recovery);
         }
     }
-}
-
-fn message(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

@@ -1,8 +1,9 @@
 //! What a guarded layer asks of GPUs. Without the feature `cuda` there are none, and none of it happens.
 
+use super::kept::Layer;
 use crate::device::Device;
 use crate::error::Error;
-use crate::linear::{Linear, LinearOptions};
+use crate::linear::LinearOptions;
 use crate::workspace::Workspace;
 
 /// Whether an error is one of a GPU, in which no kernel and no input is to blame.
@@ -27,12 +28,12 @@ pub(super) fn is_lost(error: &Error) -> bool {
 
 /// Whether a layer is on a GPU that is lost.
 #[cfg(feature = "cuda")]
-pub(super) fn holds_lost(linear: &Linear) -> bool {
-    linear.gpu().is_some_and(|gpu| gpu.loss().is_some())
+pub(super) fn holds_lost(layer: &impl Layer) -> bool {
+    layer.gpu().is_some_and(|gpu| gpu.loss().is_some())
 }
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn holds_lost(_: &Linear) -> bool {
+pub(super) fn holds_lost(_: &impl Layer) -> bool {
     false
 }
 
@@ -129,17 +130,17 @@ impl Given {
 
 /// Gives back what a workspace and the pool of the layer's GPU keep there.
 #[cfg(feature = "cuda")]
-pub(super) fn give_back(linear: Option<&Linear>, workspace: &mut Workspace) -> Result<(), Error> {
+pub(super) fn give_back<L: Layer>(layer: Option<&L>, workspace: &mut Workspace) -> Result<(), Error> {
     if let Some(scratch) = &mut workspace.gpu {
         // What a run enqueued that failed is given up.
         scratch.settle();
         scratch.give_back()?;
     }
-    linear.and_then(Linear::gpu).map_or(Ok(()), |gpu| gpu.trim_memory(0))
+    layer.and_then(Layer::gpu).map_or(Ok(()), |gpu| gpu.trim_memory(0))
 }
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn give_back(_: Option<&Linear>, _: &mut Workspace) -> Result<(), Error> {
+pub(super) fn give_back<L: Layer>(_: Option<&L>, _: &mut Workspace) -> Result<(), Error> {
     Ok(())
 }
 
@@ -152,10 +153,21 @@ pub(super) fn forget(workspace: &mut Workspace, device: Option<Device>) {
 #[cfg(not(feature = "cuda"))]
 pub(super) fn forget(_: &mut Workspace, _: Option<Device>) {}
 
-/// Why tokens followed one another in parts since the last time, if they did.
+/// Lets a guard tell of parts of the tokens that follow one another in the next run, which the run does by itself elsewhere.
+#[cfg(feature = "cuda")]
+pub(super) fn tells_of_parts(workspace: &mut Workspace) {
+    workspace.gpu.get_or_insert_default().is_guarded(true);
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn tells_of_parts(_: &mut Workspace) {}
+
+/// Why tokens followed one another in parts since then, if they did.
 #[cfg(feature = "cuda")]
 pub(super) fn went_in_parts(workspace: &mut Workspace) -> Option<Error> {
-    workspace.gpu.as_mut()?.went_in_parts()
+    let scratch = workspace.gpu.as_mut()?;
+    scratch.is_guarded(false);
+    scratch.went_in_parts()
 }
 
 #[cfg(not(feature = "cuda"))]

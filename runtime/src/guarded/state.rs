@@ -2,14 +2,13 @@
 
 use super::device::Given;
 use crate::error::Error;
-use crate::linear::Linear;
 use crate::receipt::Recording;
 use crate::registry::Entry;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct State<L> {
     /// `None`: its GPU was lost, and the policy lets nothing take over.
-    pub(super) linear: Option<Linear>,
+    pub(super) layer: Option<L>,
     /// Kernels in quarantine that it was made without.
     pub(super) known: u64,
     /// How often it was made again.

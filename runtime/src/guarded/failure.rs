@@ -1,8 +1,8 @@
 //! How a run of a guarded layer can end other than well.
 
 use super::device::is_of_device;
+use super::seen::Seen;
 use crate::error::Error;
-use crate::registry::Entry;
 
 /// Why a run did not end well.
 pub(super) enum Failure {
@@ -10,14 +10,6 @@ pub(super) enum Failure {
     Refused(Error),
     Kernel(Seen),
     Device(Error),
-}
-
-/// What was seen of a kernel.
-#[derive(Clone)]
-pub(super) struct Seen {
-    pub(super) kernel: &'static Entry,
-    pub(super) panicked: bool,
-    pub(super) why: String,
 }
 
 impl From<Error> for Failure {
