@@ -2,7 +2,8 @@
 
 Arrays are read where they lie: float32, C-contiguous, of numpy or lent through DLPack (torch tensors on the processor).
 Anything else is a TypeError or ValueError that says how to convert it. Layers are strict: without a kernel they are a
-NoKernelError with the reasons, and nothing else runs instead. No environment variable is read.
+NoKernelError with the reasons, and nothing else runs instead. No environment variable is read
+but GRISTMILL_QUARANTINE, the folder of kernels that a program ended in before.
 """
 
 import os

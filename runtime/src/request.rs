@@ -143,7 +143,7 @@ impl Restrict {
     /// A value that is not UTF-8, an ISA that does not exist, another word for packings, or a folder that is no quarantine. Names of kernels and packings are checked when they
     /// meet a registry.
     pub fn from_env() -> Result<Restrict, Error> {
-        let mut restrict = Restrict::default();
+        let mut restrict = Restrict::of_quarantine()?;
         if let Some(name) = variable("GRISTMILL_ISA")? {
             restrict.isa = Some(isa_named(&name)?);
         }
@@ -155,10 +155,17 @@ impl Restrict {
         if let Some(name) = variable("GRISTMILL_PACKINGS")? {
             restrict.packings = packings_named(&name)?;
         }
-        if let Some(quarantine) = Quarantine::from_env()? {
-            restrict.quarantined = quarantine.kernels();
-        }
         Ok(restrict)
+    }
+
+    /// What of the environment holds for programs that take no restrictions from it too: the kernels in the folder of `GRISTMILL_QUARANTINE`
+    /// ([`Quarantine::from_env`]).
+    ///
+    /// # Errors
+    /// As for [`Quarantine::from_env`].
+    pub fn of_quarantine() -> Result<Restrict, Error> {
+        let quarantined = Quarantine::from_env()?.map_or(Vec::new(), |quarantine| quarantine.kernels());
+        Ok(Restrict { quarantined, ..Restrict::default() })
     }
 
     /// Whether the ISA limit lets `entry` pass.

@@ -2,7 +2,8 @@
 //
 // Handles are made and freed by this library. A handle that was freed must not be used again. Unless a function says
 // otherwise, handles may be shared by threads, and a NULL pointer or a wrong length is an error, never a crash. Layers are
-// strict: without a kernel they are an error that says why, and nothing else runs instead. No environment variable is read.
+// strict: without a kernel they are an error that says why, and nothing else runs instead. No environment variable is read but
+// GRISTMILL_QUARANTINE, the folder of kernels that a program ended in before.
 
 #ifndef GRISTMILL_H
 #define GRISTMILL_H

@@ -14,7 +14,8 @@ fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Resu
     let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
     let request =
         Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
-    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
+    let restrict = Restrict::of_quarantine()?;
+    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &Tuning::none())?)
 }
 
 /// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.

@@ -2,7 +2,8 @@
 //!
 //! The library's own types stand behind opaque handles. Each function returns a [`gm_status`]; what went wrong is said by
 //! [`gm_last_error`](error::gm_last_error). No panic crosses the border. Layers are strict: without a kernel they are an error
-//! that names the reason for each kernel, and nothing is read from the environment.
+//! that names the reason for each kernel, and of the environment nothing is read but
+//! `GRISTMILL_QUARANTINE`.
 #![allow(non_camel_case_types, reason = "the names of the header")]
 
 pub mod blocks;

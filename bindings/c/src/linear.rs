@@ -17,14 +17,14 @@ pub struct gm_linear {
     recording: Recording,
 }
 
-/// Strict, on `device`, whatever the environment says.
-pub(crate) fn options(device: Device) -> LinearOptions {
-    LinearOptions {
+/// Strict, on `device`, whatever the environment says but for kernels in quarantine.
+pub(crate) fn options(device: Device) -> Result<LinearOptions, Failure> {
+    Ok(LinearOptions {
         device,
         policy: Policy::Strict,
-        restrict: Some(Restrict::default()),
+        restrict: Some(Restrict::of_quarantine()?),
         ..LinearOptions::default()
-    }
+    })
 }
 
 /// A handle of a layer whose runs are recorded.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn gm_linear_new(
             )
         };
         let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, n, k, blocks)?;
-        *place = recorded(Linear::new(&REGISTRY, &matrix, &options(device), threads)?)?;
+        *place = recorded(Linear::new(&REGISTRY, &matrix, &options(device)?, threads)?)?;
         Ok(())
     })
 }

@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gm_model_linear(
                 self::threads(threads),
             )
         };
-        let options = LayerOptions { threads, linear: options(device) };
+        let options = LayerOptions { threads, linear: options(device)? };
         *place = recorded(model.0.linear(tensor, &options)?)?;
         Ok(())
     })

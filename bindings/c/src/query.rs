@@ -118,8 +118,9 @@ unsafe fn prepared(
         working_set: None,
         threads: 1,
     };
-    // The same as layers are made with: nothing of the environment counts.
-    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())?)
+    // The same as layers are made with: of the environment nothing counts but kernels in quarantine.
+    let restrict = Restrict::of_quarantine()?;
+    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &Tuning::none())?)
 }
 
 /// The device of a name; the processor where there is none.

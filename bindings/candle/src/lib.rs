@@ -3,7 +3,7 @@
 //! A [`Linear`] is made of a tensor of candle's GGUF reader ([`Linear::from_gguf`]) or of gristmill's, which knows more types
 //! ([`Linear::from_model`]), of a [`QTensor`](candle_core::quantized::QTensor) ([`Linear::from_qtensor`]), of the bytes of any format
 //! ([`Linear::from_blocks`]), or of f32 weights that are quantized when they are loaded ([`linear`], [`linear_no_bias`]). It is strict: a
-//! type without a kernel is an error that says why, and nothing is read from the environment. [`QMatMul`] stands where candle's does and
+//! type without a kernel is an error that says why, and of the environment nothing is read but `GRISTMILL_QUARANTINE`. [`QMatMul`] stands where candle's does and
 //! leaves such types to candle's own where a [`Fallback`] says so.
 //!
 //! Activations are read where they lie; where a layout is not contiguous they are copied, as a matrix product of candle would.

@@ -63,11 +63,11 @@ impl From<Refused> for Error {
     }
 }
 
-/// Strict layers for a device, without what the environment or a tuning says, and candle's device where that is one of CUDA.
+/// Strict layers for a device, without what the environment or a tuning says but for kernels in quarantine, and candle's device where that is one of CUDA.
 fn options(device: &Device) -> std::result::Result<(LinearOptions, Option<Place>), Refused> {
     let options = LinearOptions {
         policy: Policy::Strict,
-        restrict: Some(Restrict::default()),
+        restrict: Some(Restrict::of_quarantine()?),
         ..LinearOptions::default()
     };
     #[cfg(feature = "cuda")]
@@ -191,7 +191,8 @@ impl Linear {
         let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let info = REGISTRY.format(format).map_err(Error::wrap)?.1;
         let mut blocks = zeros(info.tensor_bytes(n, k).map_err(Error::wrap)?)?;
-        let (restrict, tuning) = (Restrict::default(), Tuning::none());
+        let restrict = Restrict::of_quarantine().map_err(Error::wrap)?;
+        let tuning = Tuning::none();
         let request = Request::quantize(format, None, n, k);
         let prepared = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning);
         let prepared = prepared.map_err(Error::wrap)?;

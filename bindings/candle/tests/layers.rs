@@ -293,3 +293,42 @@ fn clones_are_used_by_several_threads() -> Result<()> {
     assert!(clone.with_bias(&bias).is_ok());
     Ok(())
 }
+
+/// What an earlier run of a program ended in is left out, though nothing else of the environment counts.
+#[test]
+fn kernels_in_quarantine_are_left_out() -> Result<()> {
+    const FOLDER: &str = "GRISTMILL_QUARANTINE";
+    const NAME: &str = "kernels_in_quarantine_are_left_out";
+    let (n, k) = (32, 256);
+    let layer = || {
+        let weights = QTensor::quantize(&values(1, &[n, k])?, GgmlDType::Q8_0)?;
+        let layer = Linear::from_qtensor(&weights, &threads())?;
+        let y = layer.forward(&values(2, &[1, k])?)?;
+        Ok::<_, candle_core::Error>((layer, bits(&list(&y)?)))
+    };
+    if std::env::var_os(FOLDER).is_some() {
+        let (layer, y) = layer()?;
+        println!("said: {y:?} {} :end", layer.receipt().to_json());
+        return Ok(());
+    }
+    let (layer, y) = layer()?;
+    let receipt = layer.receipt();
+    let product = receipt.kernels().iter().find(|kernel| kernel.name().starts_with("matmul."));
+    let product = product.expect("it ran");
+    if product.name().ends_with(".scalar") {
+        println!("ran 0 of 1; skipped 1: there is no other kernel");
+        return Ok(());
+    }
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("quarantine");
+    let _ = std::fs::remove_dir_all(&folder);
+    let quarantine = gristmill::Quarantine::kept_in(&folder).expect("a folder");
+    assert!(quarantine.add(product.id(), "seen before"));
+    let mut child = std::process::Command::new(std::env::current_exe()?);
+    let child = child.args(["--exact", NAME, "--nocapture"]).env(FOLDER, &folder).output()?;
+    let said = String::from_utf8_lossy(&child.stdout);
+    let receipt = said.split("said: ").nth(1).unwrap_or_else(|| panic!("{child:?}"));
+    assert!(receipt.starts_with(&format!("{y:?}")), "the same bits: {receipt}");
+    let step = format!(r#""step":"left-out","op":"matmul","format":"q8_0","kernel":"{}""#, product.name());
+    assert!(receipt.contains(&step) && receipt.contains("seen before"), "{receipt}");
+    Ok(())
+}

@@ -1,8 +1,8 @@
 //! gristmill for Python: the module `gristmill` (its types are in `gristmill.pyi`).
 //!
 //! Arrays are numpy's and are read where they lie; one that can't be (another type, not C-contiguous) is an exception that
-//! says how to convert it. Layers are strict: without a kernel they are an exception with the reasons, and nothing is read
-//! from the environment. Products release the GIL.
+//! says how to convert it. Layers are strict: without a kernel they are an exception with the reasons, and of the environment nothing
+//! is read but `GRISTMILL_QUARANTINE`. Products release the GIL.
 
 mod array;
 mod blocks;

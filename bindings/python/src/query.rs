@@ -19,11 +19,10 @@ pub(crate) fn objects_of<'py>(py: Python<'py>, value: &impl Serialize) -> PyResu
     objects(py, &json)
 }
 
-/// What a request for a kernel comes to, whatever the environment says.
+/// What a request for a kernel comes to, whatever the environment says but for kernels in quarantine.
 pub(crate) fn prepared(request: &Request<'_>) -> PyResult<Prepared> {
-    REGISTRY
-        .prepare_tuned(request, CpuProfile::detect(), &Restrict::default(), &Tuning::none())
-        .map_err(exception)
+    let restrict = Restrict::of_quarantine().map_err(exception)?;
+    REGISTRY.prepare_tuned(request, CpuProfile::detect(), &restrict, &Tuning::none()).map_err(exception)
 }
 
 pub(crate) fn device_named(name: &str) -> PyResult<Device> {
