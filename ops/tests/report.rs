@@ -265,14 +265,14 @@ fn gpus_of_one_host_have_rows_of_their_own() {
         let report = Report::of(&records);
         let mut work: Vec<&str> = report.cost.iter().map(|cost| cost.work.as_str()).collect();
         work.sort_unstable();
-        assert_eq!(work, ["m=0-1 weights=0-1048576 on cuda:0", "m=0-1 weights=0-1048576 on cuda:1"]);
+        assert_eq!(work, ["m=1 weights=0-1048576 on cuda:0", "m=1 weights=0-1048576 on cuda:1"]);
         let tails: Vec<&str> = report
             .anomalies
             .iter()
             .map(|finding| finding.what.as_str())
             .filter(|what| what.contains("long tail"))
             .collect();
-        assert_eq!(tails, ["matmul.q9.cuda.mma has a long tail at m=0-1 weights=0-1048576 on cuda:1"]);
+        assert_eq!(tails, ["matmul.q9.cuda.mma has a long tail at m=1 weights=0-1048576 on cuda:1"]);
         assert!(report.to_text().contains("on cuda:1"), "{}", report.to_text());
         // A monitor of another host has another GPU.
         let mut others = records.clone();

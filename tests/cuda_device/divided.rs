@@ -769,6 +769,8 @@ impl Observer for Asks {
         let (send, answer) = mpsc::channel();
         std::thread::spawn(move || {
             let devices = layer.parts().iter().map(|part| part.device.to_string()).collect();
+            // Whoever has the answer may end the process.
+            drop(layer);
             let _ = send.send(devices);
         });
         let devices = answer.recv_timeout(Duration::from_secs(60)).expect("the layer answers");
