@@ -48,7 +48,7 @@ GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
 template <class Ascales, class Ax_scales, class Ax_sums> GM_DEVICE void add_terms(Ascales &scales, Ax_scales &x_scales, Ax_sums &x_sums, const i32 (&sums)[32], f32 (&y)[8][4], const Matmul &a, u32 half, u32 place, u32 terms_place, u32 run) {
     const u32 g = gm_lane() / 4, t = gm_lane() % 4, panel = (terms_place * 8 + gm_warp()) * 512, row = half * 16 + g;
     (void)a; (void)panel; (void)row; (void)run; (void)place; (void)t;
-    const f32 scale[2] = {gm_shared_get<f32>(scales, panel + (run * 32 + row) * 4), gm_shared_get<f32>(scales, panel + (run * 32 + (row + 8)) * 4)};
+    const f32 scale[2] = {gm_shared_get<f32>(scales, panel + (run * 32 + row) * 4), gm_shared_get<f32>(scales, panel + (run * 32 + row + 8) * 4)};
     GM_UNROLL for (u32 c = 0; c < 8; c++) {
         const f32x2 x_scale_of = gm_shared_get<f32x2>(x_scales, place * 64 + c * 8 + t * 2);
         const u32x2 x_sum_of = gm_shared_get<u32x2>(x_sums, place * 64 + c * 8 + t * 2);

@@ -213,9 +213,12 @@ fn add_terms(plan: &CudaMatmul<'_>) -> String {
         "lower" => pair("i32", name, &|row| {
             format!("(i32)(i8)mins[panel + {own} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
         }),
-        _ => pair("f32", name, &|row| {
-            let first = when(parts.is_none(), || format!("run * {MMA_ROWS} + "));
-            format!("gm_shared_get<f32>({name}s, panel + ({first}{row}) * 4)")
+        _ => pair("f32", name, &|row| match parts {
+            Some(_) => format!("gm_shared_get<f32>({name}s, panel + {row} * 4)"),
+            None => {
+                let row = row.trim_matches(['(', ')']);
+                format!("gm_shared_get<f32>({name}s, panel + (run * {MMA_ROWS} + {row}) * 4)")
+            }
         }),
     };
     let ends = Ends {
