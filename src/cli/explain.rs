@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Tokens, outputs and inner dimension; NxK is 1xNxK
     #[arg(long, value_name = "MxNxK", default_value = "1x4096x4096", value_parser = request::shape)]
     shape: Shape,
-    /// What a product may multiply: int8, f32, f16, bf16 or auto
+    /// What a product may multiply: int8, f32, f16, bf16, fp4 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,
     /// Bytes of weights that take turns with these, as a model's total in its file: more than the last-level cache holds

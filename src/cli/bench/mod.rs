@@ -73,7 +73,7 @@ pub struct Arguments {
     /// Type of the activations; quantizing them is part of the time, unless they are i8 already
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = input)]
     pub(super) input: DType,
-    /// What products may multiply: int8, f32, f16, bf16 or auto. On a GPU, f16 and bf16 products start from activations of
+    /// What products may multiply: int8, f32, f16, bf16, fp4 or auto. On a GPU, f16 and bf16 products start from activations of
     /// that type
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,

@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Where products run: cpu, cuda:0. Times on a GPU include the way there and back
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(super) device: Device,
-    /// What products may multiply: int8, f32, f16, bf16 or auto
+    /// What products may multiply: int8, f32, f16, bf16, fp4 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,
     /// Threads, at most 1024; one for each physical core if not given
