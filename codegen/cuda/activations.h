@@ -1,4 +1,4 @@
-// Activations to int8: all threads of a CUDA block over one row, or as many CUDA blocks as share it. Behind device.h and reduce.h.
+// Activations to int8: all threads of a CUDA block over one row, or as many CUDA blocks as share it. Behind device.h, reduce.h and values.h.
 //
 // One token leaves a device nearly idle, so what counts is how long the loads of a row take one after the other: each thread has
 // several under way, as they lie in memory, and takes them apart afterwards.
@@ -7,17 +7,6 @@
 // the activation format says: `step_of` a statistic, and `quantized`.
 
 enum Statistic : u32 { ABS_MAX, SIGNED_ABS_MAX, ABS_MEAN };
-
-// One value as it lies there; `value` makes f32 of it, and `load` does both.
-GM_DEVICE u32 bits(const void *x, u32 type, u64 i) {
-    return type == 0 ? gm_load((const u32 *)x + i) : (u32)gm_load((const u16 *)x + i);
-}
-
-GM_DEVICE f32 value(u32 bits, u32 type) {
-    return type == 0 ? gm_float(bits) : type == 1 ? gm_f16_to_f32((u16)bits) : gm_bf16_to_f32((u16)bits);
-}
-
-GM_DEVICE f32 load(const void *x, u32 type, u64 i) { return value(bits(x, type, i), type); }
 
 // Sixteen interleaved sums of |x| over a row, then their sum in order: what `abs_mean` is defined by. One warp; every warp gets the same.
 GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {

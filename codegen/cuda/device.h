@@ -307,19 +307,17 @@ GM_MMA(ss, "s8")
 // 4g + b_lane. What other lanes have there is not looked at. In which order and how precisely the products are added is the
 // device's; docs/cuda.md has the bound. Needs sm_120a.
 // e8m0: bytes `byte` (0 or 2) and `byte` + 1 are the scales of k 0..31 and 32..63, 2^(byte - 127) each; 255 is NaN.
-GM_DEVICE void gm_mma_16864_e8m0(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte) {
-    asm volatile("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
-          "r"(a_scales), "r"(b_scales), "h"((u16)byte), "h"((u16)a_pair), "h"((u16)b_lane));
-}
-// ue4m3: byte i is the scale of k 16i..16i+15, e4m3 whose sign is 0; 0x7f is NaN. `byte` is 0.
-GM_DEVICE void gm_mma_16864_ue4m3(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte) {
-    asm volatile("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
-          "r"(a_scales), "r"(b_scales), "h"((u16)byte), "h"((u16)a_pair), "h"((u16)b_lane));
-}
+// e4m3: byte i is the scale of k 16i..16i+15, e4m3 whose sign is 0; 0x7f is NaN. `byte` is 0.
+#define GM_MMA(type, vector) \
+    GM_DEVICE void gm_mma_16864_##type(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], u32 a_scales, u32 a_pair, u32 b_scales, u32 b_lane, u32 byte) { \
+        asm volatile("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::" vector ".f32.e2m1.e2m1.f32.u" #type " " \
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};" \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), \
+              "r"(a_scales), "r"(b_scales), "h"((u16)byte), "h"((u16)a_pair), "h"((u16)b_lane)); \
+    }
+GM_MMA(e8m0, "2X")
+GM_MMA(e4m3, "4X")
+#undef GM_MMA
 #endif
 
 #ifdef GM_HALVES
@@ -504,7 +502,7 @@ GM_DEVICE void gm_mma_16816_bf16(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[
         gm_emulator::mma_fp4({gm_emulator::Scale::TYPE, byte, a_pair, b_lane}, c, a, b, a_scales, b_scales, line); \
     }
 GM_MMA(e8m0, E8m0)
-GM_MMA(ue4m3, Ue4m3)
+GM_MMA(e4m3, E4m3)
 #undef GM_MMA
 #undef GM_LINE
 

@@ -1,10 +1,9 @@
-// Products of halves by warpgroups, behind hopper.h: two warpgroups multiply, 64 rows each; a third brings what they need.
+// Products of halves by warpgroups, behind hopper.h: two consumer warpgroups multiply, 64 rows each; a producer warpgroup brings their operands.
 //
-// A bringing warp has 32 rows. It copies their blocks to shared memory as they are, rounds a stage of k to halves and stores that as
+// A producer warp has 32 rows. It copies their blocks to shared memory as they are, rounds a stage of k to halves and stores that as
 // operand A; its share of the tokens goes straight to operand B. Both operands are core matrices without swizzle, eight rows of sixteen
 // bytes. A lane rounds 32 neighbours of one row, so that what a run has in common is computed once, and eight lanes store what are
-// neighbouring rows of a core matrix. Stages go round in shared memory between a barrier that says a stage is full and one that says it
-// is empty.
+// neighbouring rows of a core matrix. Stages are a ring in shared memory, each with a full and an empty barrier.
 //
 // `Tile` is what a kernel says of itself: ROWS and TOKENS of a CUDA block, k of a STAGE and its X_BYTES and W_BYTES, the number of
 // STAGES and how many are copied AHEAD; registers of a thread that multiplies (MORE) and of one that brings (FEWER), or 0; `round`, which
@@ -69,7 +68,7 @@ GM_DEVICE void copy_stage(
 // Brings stage after stage.
 template <class Tile, class X, class W, class R, class B, class Arguments>
 GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments &a, u32 first_row, u32 first_token, u32 stages) {
-    // A lane has a half of a stage of two rows. Rows and tokens beyond the last are the last once more.
+    // A lane has a half of a stage of two rows. Out-of-range rows and tokens are clamped; their results are discarded.
     const u32 own_row = (gm_warp() - MULTIPLYING) * 32 + gm_lane() % 16, half = gm_lane() / 16;
     const u8 *rows[2];
     f32 outer[2];

@@ -116,16 +116,16 @@ pub struct CudaSplit {
     pub blocks_per_sm: u32,
 }
 
-/// The kernel in front of a product of floats that takes activations in units of some bytes: FP4 with its scales.
+/// The kernel in front of a product of floats that takes activations in stages of some bytes: FP4 with its scales.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaRowsQuantizer {
     /// Name in the image.
     pub function: &'static str,
     /// Threads of a CUDA block.
     pub threads: u32,
-    /// Elements of a unit; rows are whole ones.
+    /// Elements of a stage; rows are whole ones.
     pub elements: u32,
-    /// Bytes of a unit.
+    /// Bytes of a stage.
     pub bytes: u32,
 }
 

@@ -48,7 +48,7 @@ fn scales_are_found_at_each_place() {
     }
     let unit = Unit::new("mma_fp4", MMA);
     let mut random = Random(7);
-    for (kernel, bytes) in [("mma_16864_e8m0", &[0, 2][..]), ("mma_16864_ue4m3", &[0])] {
+    for (kernel, bytes) in [("mma_16864_e8m0", &[0, 2][..]), ("mma_16864_e4m3", &[0])] {
         let near_one = |bits: u8| if kernel.ends_with("e8m0") { 125 + bits % 5 } else { 0x38 + bits % 8 };
         let (a, b) = (operand(&mut random, 16, &near_one), operand(&mut random, 8, &near_one));
         for pair in 0..2 {
@@ -74,9 +74,9 @@ fn scales_that_are_none_show() {
     let unit = Unit::new("mma_fp4", MMA);
     let mut random = Random(8);
     let (a, b) = (operand(&mut random, 16, &|_| 0xb8), operand(&mut random, 8, &|_| 0x38));
-    let report = tile(&unit, "mma_16864_ue4m3", (&a, &b), [0; 3]).0.expect_err("a sign");
+    let report = tile(&unit, "mma_16864_e4m3", (&a, &b), [0; 3]).0.expect_err("a sign");
     assert!(report.contains("0xb8 of gm_mma of FP4 has its highest bit set"), "{report}");
-    for (kernel, nan) in [("mma_16864_ue4m3", 0x7f), ("mma_16864_e8m0", 0xff)] {
+    for (kernel, nan) in [("mma_16864_e4m3", 0x7f), ("mma_16864_e8m0", 0xff)] {
         let (a, b) = (operand(&mut random, 16, &|_| 0x38), operand(&mut random, 8, &|_| nan));
         let found = tile(&unit, kernel, (&a, &b), [0; 3]).0.expect("runs");
         assert!(found.iter().all(|y| y.is_nan()), "{kernel}");

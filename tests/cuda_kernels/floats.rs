@@ -99,9 +99,9 @@ fn of_tensor(
 }
 
 /// Rows at multiples of sixteen bytes, and the bytes from one to the next.
-fn aligned(product: &Product) -> (Vec<u8>, usize) {
-    let stride = product.blocks[0].len().next_multiple_of(16);
-    let padded = product.blocks.iter().flat_map(|row| {
+pub fn aligned(blocks: &[Vec<u8>]) -> (Vec<u8>, usize) {
+    let stride = blocks[0].len().next_multiple_of(16);
+    let padded = blocks.iter().flat_map(|row| {
         let mut row = row.clone();
         row.resize(stride, 0xa5);
         row
@@ -109,29 +109,31 @@ fn aligned(product: &Product) -> (Vec<u8>, usize) {
     (padded.collect(), stride)
 }
 
-/// Runs a kernel with activations of type `x_type`; what it computed, or the fault.
-pub fn run(
+/// What a product over rows is launched with, beside its weights.
+pub struct Launched<'a> {
+    /// Tokens, rows, k.
+    pub shape: (usize, usize, usize),
+    pub outer: &'a [f32],
+    /// Rows of activations of type `x_type`, `x_stride` values apart.
+    pub x: &'a [u8],
+    pub x_stride: usize,
+    pub x_type: u32,
+    pub bias: Option<&'a [f32]>,
+}
+
+/// Launches a kernel; what it computed, or the fault.
+pub fn launch(
     kernel: &Kernel,
-    product: &Product,
-    x_type: Type,
+    blocks: &[Vec<u8>],
+    launched: &Launched<'_>,
     (fewest, seed): (bool, u64),
 ) -> Result<Result<Vec<f32>, u64>, String> {
-    let Product { m, n, k, outer, x, bias, .. } = product;
-    let (blocks, stride) = aligned(product);
-    // What rounds weights reads whole stages of activations.
-    let x_stride = if of_kernel(kernel.listed) == Type::F32 { *k } else { k.next_multiple_of(32) };
-    let padded: Vec<f32> = x
-        .chunks(*k)
-        .flat_map(|row| {
-            let mut row = row.to_vec();
-            row.resize(x_stride, 0.0);
-            row
-        })
-        .collect();
+    let Launched { shape: (m, n, k), outer, x, x_stride, x_type, bias } = *launched;
+    let (blocks, stride) = aligned(blocks);
     let blocks = Buffer::input("blocks", &blocks);
     let outer = Buffer::input("outer", outer);
-    let x = Buffer::input("x", &x_type.bytes(&padded));
-    let bias_values = Buffer::input("bias", bias.as_deref().unwrap_or_default());
+    let x = Buffer::input("x", x);
+    let bias_values = Buffer::input("bias", bias.unwrap_or_default());
     let y = Buffer::<f32>::unset("y", m * n);
     let fault = Buffer::output("fault", &[NO_FAULT]);
     // As docs/cuda.md has it.
@@ -149,7 +151,7 @@ pub fn run(
     ] {
         arguments.extend(word.to_le_bytes());
     }
-    for word in [x_type.word(), *k as u32, *m as u32, *n as u32] {
+    for word in [x_type, k as u32, m as u32, n as u32] {
         arguments.extend(word.to_le_bytes());
     }
     let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
@@ -163,33 +165,56 @@ pub fn run(
     })
 }
 
-/// The first output that is farther from the sum in f64 than the bound says.
+/// Runs a kernel with activations of type `x_type`; what it computed, or the fault.
+pub fn run(
+    kernel: &Kernel,
+    product: &Product,
+    x_type: Type,
+    how: (bool, u64),
+) -> Result<Result<Vec<f32>, u64>, String> {
+    let Product { m, n, k, blocks, outer, x, bias, .. } = product;
+    // What rounds weights reads whole stages of activations.
+    let x_stride = if of_kernel(kernel.listed) == Type::F32 { *k } else { k.next_multiple_of(32) };
+    let padded: Vec<f32> = x
+        .chunks(*k)
+        .flat_map(|row| {
+            let mut row = row.to_vec();
+            row.resize(x_stride, 0.0);
+            row
+        })
+        .collect();
+    let (shape, bias, x) = ((*m, *n, *k), bias.as_deref(), x_type.bytes(&padded));
+    let launched = Launched { shape, outer, x: &x, x_stride, x_type: x_type.word(), bias };
+    launch(kernel, blocks, &launched, how)
+}
+
+/// The first output that is farther from the sum in f64 than the bound says, of weights and activations as they are multiplied.
+pub fn beyond(weights: &[f64], x: &[f64], bias: Option<&[f32]>, y: &[f32], k: usize) -> Option<String> {
+    let n = weights.len() / k;
+    y.iter().enumerate().find_map(|(at, found)| {
+        let (token, row) = (at / n, at % n);
+        let terms = weights[row * k..][..k].iter().zip(&x[token * k..][..k]).map(|(w, x)| w * x);
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let bias = f64::from(bias.map_or(0.0, |bias| bias[row]));
+        let (expected, found) = (sum + bias, f64::from(*found));
+        let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
+        let away = (found - expected).abs();
+        // NaN is far from everything.
+        (away.is_nan() || away > bound).then(|| {
+            format!(
+                "y[{token}, {row}] is {found:e}, expected {expected:e}, {away:e} away where {bound:e} is allowed"
+            )
+        })
+    })
+}
+
+/// The same of a kernel's product.
 pub fn beyond_the_bound(kernel: &Kernel, product: &Product, x_type: Type, y: &[f32]) -> Option<String> {
-    let Product { m, n, k, weights, x, bias, .. } = product;
     let rounds = of_kernel(kernel.listed);
-    for row in 0..*n {
-        for token in 0..*m {
-            let (mut sum, mut size) = (0.0, 0.0);
-            for i in 0..*k {
-                let w = rounds.rounded(weights[row * k + i]);
-                let x = rounds.rounded(x_type.rounded(x[token * k + i]));
-                assert!(w.is_finite(), "the weights are to fit");
-                sum += f64::from(w) * f64::from(x);
-                size += (f64::from(w) * f64::from(x)).abs();
-            }
-            let bias = f64::from(bias.as_ref().map_or(0.0, |bias| bias[row]));
-            let (expected, found) = (sum + bias, f64::from(y[token * n + row]));
-            let bound = (1.125 * *k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-            let away = (found - expected).abs();
-            // NaN is far from everything.
-            if away.is_nan() || away > bound {
-                return Some(format!(
-                    "y[{token}, {row}] is {found:e}, expected {expected:e}, {away:e} away where {bound:e} is allowed"
-                ));
-            }
-        }
-    }
-    None
+    let weights: Vec<f64> = product.weights.iter().map(|w| f64::from(rounds.rounded(*w))).collect();
+    assert!(weights.iter().all(|w| w.is_finite()), "the weights are to fit");
+    let x: Vec<f64> = product.x.iter().map(|x| f64::from(rounds.rounded(x_type.rounded(*x)))).collect();
+    beyond(&weights, &x, product.bias.as_deref(), y, product.k)
 }
 
 /// Panics where an output is farther from the sum in f64 than the bound says.
@@ -353,7 +378,7 @@ fn faults_are_told() {
             // Element 32 + 3 is -8 times the scale; the first of the block that is beyond.
             block[2..].fill(0x99);
             block[5] = 0x90;
-            let (blocks, stride) = aligned(&product);
+            let (blocks, stride) = aligned(&product.blocks);
             let (blocks, outer) = (Buffer::input("blocks", &blocks), Buffer::input("outer", &vec![1f32; n]));
             for (number, fits) in fits.into_iter().enumerate() {
                 let fault = Buffer::output("fault", &[NO_FAULT]);
@@ -397,8 +422,13 @@ fn mistakes_show() {
         let text = super::generated::text_of(&kernel.listed.unit);
         let after = text.find(&format!(") {}(Rows a)", kernel.function())).expect("the kernel");
         let (before, own) = text.split_at(after);
-        assert!(own.contains(from), "`{from}` stands in {}", kernel.function());
-        let text = format!("{before}{}", own.replacen(from, to, 1));
+        // In the kernel itself, or in what it calls.
+        let text = if own.contains(from) {
+            format!("{before}{}", own.replacen(from, to, 1))
+        } else {
+            assert!(before.contains(from), "`{from}` stands in the unit of {}", kernel.function());
+            format!("{}{own}", before.replacen(from, to, 1))
+        };
         let wrong = Kernel { listed: kernel.listed, unit: Arc::new(Unit::new(&kernel.listed.unit, &text)) };
         let mut random = Random::new(45, from);
         // Rows that one thread alone does not go through.

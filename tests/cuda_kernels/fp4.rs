@@ -2,7 +2,7 @@
 //! the bound of docs/cuda.md; and what can't be multiplied, told at its place.
 
 use super::choice::{everything, left_out};
-use super::floats::Type;
+use super::floats::{Launched, Type, aligned, beyond, launch};
 use super::generated::{Kernel, NO_FAULT, generated, products_of_fp4, sources, text_of};
 use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
@@ -15,8 +15,8 @@ use gristmill_spec::vocab::CudaAlgorithm;
 use gristmill_spec::{SourceFile, check};
 use std::sync::Arc;
 
-/// Elements of a unit.
-const UNIT: usize = 128;
+/// Elements of a stage.
+const STAGE: usize = 128;
 
 /// Values of codes.
 const E2M1: [f64; 16] =
@@ -41,7 +41,7 @@ fn quantize(kernel: &Kernel, x: &[f32], k: usize, of: Type) -> Result<Quantized,
         panic!("a product of FP4")
     };
     let rows = x.len() / k;
-    let stride = (k.div_ceil(UNIT) * quantizer.bytes as usize).next_multiple_of(16);
+    let stride = (k.div_ceil(STAGE) * quantizer.bytes as usize).next_multiple_of(16);
     let src = Buffer::input("x", &of.bytes(x));
     let dst = Buffer::<u8>::unset("quantized", rows * stride);
     let fault = Buffer::output("fault", &[NO_FAULT]);
@@ -58,20 +58,20 @@ fn quantize(kernel: &Kernel, x: &[f32], k: usize, of: Type) -> Result<Quantized,
     }
 }
 
-/// What a quantized row stands for, taken apart by what cuda.md says of units.
+/// What a quantized row stands for, taken apart by what cuda.md says of stages.
 fn values(fp4: &Fp4, row: &[u8], k: usize) -> Vec<f64> {
-    let units = k.div_ceil(UNIT);
+    let stages = k.div_ceil(STAGE);
     let run = fp4.run as usize;
-    let mut values = vec![f64::NAN; units * UNIT];
-    for (unit, codes) in row[..units * 64].chunks(64).enumerate() {
+    let mut values = vec![f64::NAN; stages * STAGE];
+    for (stage, codes) in row[..stages * 64].chunks(64).enumerate() {
         for word in 0..16 {
             let at = (word % 4 * 4 + word / 4) * 4;
             let bits = u32::from_le_bytes(codes[at..at + 4].try_into().expect("four bytes"));
             let of_run = word * 8 / run;
-            let scale = scale_of(fp4.scale, row[units * 64 + unit * (UNIT / run) + of_run]);
+            let scale = scale_of(fp4.scale, row[stages * 64 + stage * (STAGE / run) + of_run]);
             for (i, first) in fp4.elements.iter().enumerate() {
                 let within = *first as usize + word % (run / 8) * fp4.next as usize;
-                values[unit * UNIT + of_run * run + within] = E2M1[(bits >> (4 * i) & 15) as usize] * scale;
+                values[stage * STAGE + of_run * run + within] = E2M1[(bits >> (4 * i) & 15) as usize] * scale;
             }
         }
     }
@@ -158,7 +158,7 @@ fn activations_that_are_not_finite_are_told() {
 struct Product {
     shape: (usize, usize, usize),
     blocks: Vec<Vec<u8>>,
-    weights: Vec<Vec<f32>>,
+    weights: Vec<f64>,
     x: Vec<f32>,
     bias: Option<Vec<f32>>,
 }
@@ -174,7 +174,7 @@ fn product(
     Product {
         shape: (m, n, k),
         blocks: tensor.chunks(tensor.len() / n).map(<[u8]>::to_vec).collect(),
-        weights: (0..n).map(row).collect(),
+        weights: (0..n).flat_map(row).map(f64::from).collect(),
         x: random.gauss_vec(m * k, 1.0),
         bias: bias.then(|| random.gauss_vec(n, 1.0)),
     }
@@ -182,43 +182,17 @@ fn product(
 
 /// Runs a kernel; what it computed, or what the emulator says of it.
 fn run(kernel: &Kernel, product: &Product, quantized: &Quantized, seed: u64) -> Result<Vec<f32>, String> {
-    let (m, n, k) = product.shape;
-    let stride = product.blocks[0].len().next_multiple_of(16);
-    let padded = product.blocks.iter().flat_map(|row| {
-        let mut row = row.clone();
-        row.resize(stride, 0xa5);
-        row
-    });
-    let blocks = Buffer::input("blocks", &padded.collect::<Vec<u8>>());
-    let outer = Buffer::input("outer", &vec![1f32; n]);
-    let x = Buffer::input("x", &quantized.bytes);
-    let bias = Buffer::input("bias", product.bias.as_deref().unwrap_or_default());
-    let (y, fault) = (Buffer::<f32>::unset("y", m * n), Buffer::output("fault", &[NO_FAULT]));
-    let bias_at = if product.bias.is_some() { bias.address() } else { 0 };
-    let words = [blocks.address(), stride as u64, outer.address(), x.address(), quantized.stride as u64, 0];
-    let mut arguments: Vec<u8> =
-        words.into_iter().chain([bias_at, y.address(), fault.address()]).flat_map(u64::to_le_bytes).collect();
-    arguments.extend([3, k as u32, m as u32, n as u32].into_iter().flat_map(u32::to_le_bytes));
-    let grid = (n.div_ceil(kernel.number("rows")) as u32, m.div_ceil(kernel.number("tokens")) as u32);
-    let launch = kernel.unit.launch(kernel.function()).grid(grid.0, grid.1);
-    launch.threads(kernel.number("threads") as u32).structure(&arguments).seed(seed).run()?;
-    y.try_read()
+    let Quantized { bytes, stride } = quantized;
+    let (outer, bias) = (vec![1.0; product.shape.1], product.bias.as_deref());
+    let launched =
+        Launched { shape: product.shape, outer: &outer, x: bytes, x_stride: *stride, x_type: 3, bias };
+    let outcome = launch(kernel, &product.blocks, &launched, (false, seed))?;
+    outcome.map_err(|fault| format!("fault {fault}"))
 }
 
 /// The first output that is farther from the sum in f64 than the bound says.
 fn beyond_the_bound(product: &Product, x: &[f64], y: &[f32]) -> Option<String> {
-    let (_, n, k) = product.shape;
-    y.iter().enumerate().find_map(|(at, found)| {
-        let (token, row) = (at / n, at % n);
-        let terms = product.weights[row].iter().zip(&x[token * k..][..k]).map(|(w, x)| f64::from(*w) * x);
-        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-        let bias = f64::from(product.bias.as_ref().map_or(0.0, |bias| bias[row]));
-        let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-        let away = (f64::from(*found) - sum - bias).abs();
-        // NaN is far from everything.
-        (away.is_nan() || away > bound)
-            .then(|| format!("y[{token}, {row}] is {found:e}, {away:e} away of {bound:e}"))
-    })
+    beyond(&product.weights, x, product.bias.as_deref(), y, product.shape.2)
 }
 
 /// Random products of one kernel, within the bound.
@@ -261,14 +235,15 @@ fn exact_sums_are_exact() {
         let shape @ (m, n, k) = (kernel.number("tokens"), 11, 704);
         let mut product = product(&oracle, &mut random, shape, false);
         let one = if oracle.format().fp4().expect("served").scale == Scalar::E8m0Half { 127 } else { 0x38 };
-        for (block, row) in product.blocks.iter_mut().zip(&mut product.weights) {
+        for (blocks, row) in product.blocks.iter_mut().zip(product.weights.chunks_mut(k)) {
             let format = oracle.format();
-            for block in block.chunks_mut(format.bytes as usize) {
+            for block in blocks.chunks_mut(format.bytes as usize) {
                 for run in 0..oracle.count(1 - format.value.code) {
                     oracle.set_raw(block, 1 - format.value.code, run, one);
                 }
             }
-            *row = oracle.decode(block, 1.0).expect("valid codes").f32s;
+            let decoded = oracle.decode(blocks, 1.0).expect("valid codes").f32s;
+            row.iter_mut().zip(decoded).for_each(|(weight, w)| *weight = f64::from(w));
         }
         // Each run has a 6 or a -6, so that its scale is 1.
         product.x =
@@ -277,8 +252,8 @@ fn exact_sums_are_exact() {
         let y = run(&kernel, &product, &x, 3).unwrap_or_else(|report| panic!("{report}"));
         let meant = oracle.fp4(&product.x).expect("FP4");
         for (at, found) in y.iter().enumerate() {
-            let terms = product.weights[at % n].iter().zip(&meant[at / n * k..][..k]);
-            let exact: f64 = terms.map(|(w, x)| f64::from(*w) * x).sum();
+            let terms = product.weights[at % n * k..][..k].iter().zip(&meant[at / n * k..][..k]);
+            let exact: f64 = terms.map(|(w, x)| w * x).sum();
             assert_eq!(f64::from(*found), exact, "{}: {at}", kernel.listed.name);
         }
     }
@@ -297,9 +272,8 @@ fn weights_without_a_scale_are_told() {
         let mut product = product(&oracle, &mut random, (1, 4, 256), false);
         let check = |blocks: &[Vec<u8>]| {
             let Launch::Rows { check, .. } = &kernel.listed.plan.launch else { panic!("a product of FP4") };
-            let stride = blocks[0].len().next_multiple_of(16);
-            let padded = blocks.iter().flat_map(|row| [&row[..], &vec![0; stride - row.len()]].concat());
-            let blocks = Buffer::input("blocks", &padded.collect::<Vec<u8>>());
+            let (blocks, stride) = aligned(blocks);
+            let blocks = Buffer::input("blocks", &blocks);
             let (outer, fault) = (Buffer::input("outer", &[1f32; 4]), Buffer::output("fault", &[NO_FAULT]));
             let launch = kernel.unit.launch(check).grid(1, 1).arg(&blocks).arg(stride as u64);
             launch.arg(&outer).arg(4u32).arg(256u32).arg(3u32).arg(&fault).run().expect("no mistake");
@@ -320,7 +294,7 @@ fn weights_without_a_scale_are_told() {
         };
         assert_eq!(check(&product.blocks), expected, "{}", kernel.listed.name);
         if fp4.scale != Scalar::E8m0Half {
-            product.weights[2][192..].fill(0.0);
+            product.weights[2 * 256 + 192..][..64].fill(0.0);
             let x = quantize(&kernel, &product.x, 256, Type::F32).expect("finite");
             let y = run(&kernel, &product, &x, 1).expect("no mistake");
             assert_eq!(beyond_the_bound(&product, &oracle.fp4(&product.x).expect("FP4"), &y), None);
@@ -402,10 +376,10 @@ fn mistakes_show() {
         ("w_scale, i, x_scale, lane, 0)", "w_scale, 1 - i, x_scale, lane, 0)"),
         ("w_scale, i, x_scale, lane, 1)", "w_scale, i, x_scale, 3 - lane, 1)"),
         ("w_scale, i, x_scale, lane, 1)", "w_scale, i, x_scale, lane, 0)"),
-        ("(w_at + 8 * t + g) * UNIT_RUNS", "(w_at + 8 * (t ^ 1) + g) * UNIT_RUNS"),
+        ("(w_at + 8 * t + g) * STAGE_RUNS", "(w_at + 8 * (t ^ 1) + g) * STAGE_RUNS"),
         ("            gm_copy_wait<1>();\n", ""),
         ("            gm_sync();\n", ""),
-        ("if (next < units)", "if (next + 1 < units)"),
+        ("if (next < stages)", "if (next + 1 < stages)"),
         ("word * 8 < left ? four_bytes", "true ? four_bytes"),
         ("v + bias", "v - bias"),
         ("for (u32 mask = 1; mask < OF_A_RUN", "for (u32 mask = 2; mask < OF_A_RUN"),

@@ -158,7 +158,7 @@ GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x1(Rows a) {
         f32 q[4][AT_ONCE];
         f32 s[4];
         GM_UNROLL for (u32 r = 0; r < 4; r++) {
-            // Rows beyond the last are the last once more, and nobody asks for them.
+            // Out-of-range rows are clamped; their results are discarded.
             const u32 row = gm_min(first_row + r, a.n - 1);
             const u8 *bytes = a.blocks + row * a.row_bytes;
             integers(bytes, at, in_block, q[r]);
@@ -209,7 +209,7 @@ GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x8(Rows a) {
         f32 q[4][AT_ONCE];
         f32 s[4];
         GM_UNROLL for (u32 r = 0; r < 4; r++) {
-            // Rows beyond the last are the last once more, and nobody asks for them.
+            // Out-of-range rows are clamped; their results are discarded.
             const u32 row = gm_min(first_row + r, a.n - 1);
             const u8 *bytes = a.blocks + row * a.row_bytes;
             integers(bytes, at, in_block, q[r]);

@@ -150,8 +150,8 @@ GM_DEVICE void activations(const Rows &a, u64 i, f32 (&x)[AT_ONCE]) {
 
 enum : u32 { rows_q4_0_sm75_mma_f16_256x128_ROWS = 128, rows_q4_0_sm75_mma_f16_256x128_TOKENS = 128, rows_q4_0_sm75_mma_f16_256x128_TILES = 8 };
 
-// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Tokens beyond the last are
-// the last once more.
+// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Out-of-range tokens
+// are clamped; their results are discarded.
 GM_DEVICE void rows_q4_0_sm75_mma_f16_256x128_copy(const Rows &a, GM_SHARED_ARRAY(u16) x, u32 stage, u32 first_token) {
     if (stage * 32 < a.k) {
         GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_256x128_TOKENS * 4; i += 256) {
@@ -218,24 +218,14 @@ GM_KERNEL_WIDE(256) rows_q4_0_sm75_mma_f16_256x128(Rows a) {
             }
         }
     }
-    GM_UNROLL for (u32 i = 0; i < 4; i++) {
-        const u32 r = first_row + row + 8 * i + g;
-        const f32 bias = a.bias == nullptr || r >= a.n ? 0.0f : gm_load(a.bias + r);
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_256x128_TILES; j++) {
-            GM_UNROLL for (u32 c = 0; c < 2; c++) {
-                const u32 to = first_token + token + 8 * j + 2 * t + c;
-                const f32 v = sums[i / 2][j][i % 2 * 2 + c];
-                if (r < a.n && to < a.m) gm_store(a.y + (u64)to * a.n + r, a.bias == nullptr ? v : v + bias);
-            }
-        }
-    }
+    store_tile(a, sums, first_row + row, first_token + token);
 }
 GM_EXPORT(rows_q4_0_sm75_mma_f16_256x128)
 
 enum : u32 { rows_q4_0_sm75_mma_f16_64x32_ROWS = 64, rows_q4_0_sm75_mma_f16_64x32_TOKENS = 32, rows_q4_0_sm75_mma_f16_64x32_TILES = 4 };
 
-// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Tokens beyond the last are
-// the last once more.
+// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Out-of-range tokens
+// are clamped; their results are discarded.
 GM_DEVICE void rows_q4_0_sm75_mma_f16_64x32_copy(const Rows &a, GM_SHARED_ARRAY(u16) x, u32 stage, u32 first_token) {
     if (stage * 32 < a.k) {
         GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_64x32_TOKENS * 4; i += 64) {
@@ -302,17 +292,7 @@ GM_KERNEL_WIDE(64) rows_q4_0_sm75_mma_f16_64x32(Rows a) {
             }
         }
     }
-    GM_UNROLL for (u32 i = 0; i < 4; i++) {
-        const u32 r = first_row + row + 8 * i + g;
-        const f32 bias = a.bias == nullptr || r >= a.n ? 0.0f : gm_load(a.bias + r);
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_64x32_TILES; j++) {
-            GM_UNROLL for (u32 c = 0; c < 2; c++) {
-                const u32 to = first_token + token + 8 * j + 2 * t + c;
-                const f32 v = sums[i / 2][j][i % 2 * 2 + c];
-                if (r < a.n && to < a.m) gm_store(a.y + (u64)to * a.n + r, a.bias == nullptr ? v : v + bias);
-            }
-        }
-    }
+    store_tile(a, sums, first_row + row, first_token + token);
 }
 GM_EXPORT(rows_q4_0_sm75_mma_f16_64x32)
 

@@ -154,7 +154,7 @@ GM_DEVICE void activations(const Rows &a, u64 i, f32 (&x)[AT_ONCE]) {
     }
 }
 
-#define GM_UE4M3
+#define GM_E4M3
 #define ELEMENTS_OF_A_WORD {0, 8, 1, 9, 2, 10, 3, 11}
 enum : u32 { CODES_AT = 4, SCALES_AT = 0, NEXT = 4 };
 

@@ -5,7 +5,7 @@ pub(crate) const F32: u32 = 0;
 pub(crate) const F16: u32 = 1;
 pub(crate) const BF16: u32 = 2;
 
-/// FP4 in units of codes and scales, which are counted in bytes.
+/// FP4 in stages of codes and scales, which are counted in bytes.
 pub(crate) const FP4: u32 = 3;
 
 /// Bytes of a value of a type.

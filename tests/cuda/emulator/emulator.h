@@ -132,7 +132,7 @@ void multiply(const MmaShape& shape, int32_t* c, const uint32_t* a, const uint32
 enum class Half : uint8_t { F16, Bf16 };
 void multiply_halves(Half type, float* c, const uint32_t* a, const uint32_t* b, int line);
 // The type of block scales, and in which byte of which lanes of a quad a product finds them.
-enum class Scale : uint8_t { E8m0, Ue4m3 };
+enum class Scale : uint8_t { E8m0, E4m3 };
 struct ScaledBy {
     Scale type;
     uint32_t byte, a_pair, b_lane;

@@ -20,4 +20,4 @@ GM_DEVICE u32 word(const u8* p, u32 row, u32 k) { return gm_load((const u32*)(p 
     }                                                                                                                  \
     GM_EXPORT(mma_16864_##type)
 MMA(e8m0, 2)
-MMA(ue4m3, 4)
+MMA(e4m3, 4)

@@ -11,6 +11,9 @@ use gristmill_spec::vocab::CudaAbi;
 /// Threads of a CUDA block of the kernel that does nothing else: it does a row, or several share its blocks or units.
 pub const THREADS: u32 = 256;
 
+/// How values of activations are read.
+pub(super) const VALUES: &str = include_str!("../../../cuda/values.h");
+
 /// Where a quantized row goes: number `row` of `x`, whose values are of type `type`.
 pub(super) enum Target {
     /// To memory, with the parameters of the kernel that does nothing else.
@@ -55,7 +58,7 @@ GM_DEVICE Step step_of(f32 s) {{
 
 GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return {integer}; }}
 
-{rows}",
+{VALUES}{rows}",
         reduce = include_str!("../../../cuda/reduce.h"),
         numbers = enumerators(&[("THREADS", THREADS), ("SCALE_OVERFLOW", u32::from(SCALE_OVERFLOW))]),
         step = cuda::bindings(&lower::step(&format.scale)),

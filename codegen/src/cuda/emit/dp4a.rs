@@ -46,7 +46,7 @@ GM_EXPORT({name})
 pub(super) fn arrays(plan: &CudaMatmul<'_>) -> String {
     let (ty, each, names): (_, _, &[&str]) = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => ("i32", 32, &["parts"]),
-        // TermText of super-blocks are integers until they are added up.
+        // Terms of super-blocks are integers until they are added up.
         (_, Some(_)) => ("i32", 4, &["added", "subtracted"]),
         (_, None) => ("f32", 4, &["added", "subtracted"]),
     };
@@ -301,7 +301,7 @@ struct TermText {
 }
 
 impl TermText {
-    /// TermText that stand from `at` on.
+    /// Terms that stand from `at` on.
     fn of(plan: &CudaMatmul<'_>, at: &str) -> TermText {
         match SuperBlockTerms::of(plan, DP4A_ROWS) {
             Some(parts) => terms_of_runs(plan, &parts, at),

@@ -89,7 +89,7 @@ GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
         const u32 at = e / ELEMENTS * BYTES, in_block = e % ELEMENTS;
         f32 q[{ROWS}][AT_ONCE];{scales}
         GM_UNROLL for (u32 r = 0; r < {ROWS}; r++) {{
-            // Rows beyond the last are the last once more, and nobody asks for them.
+            // Out-of-range rows are clamped; their results are discarded.
             const u32 row = gm_min(first_row + r, a.n - 1);
             const u8 *bytes = a.blocks + row * a.row_bytes;
             {read}

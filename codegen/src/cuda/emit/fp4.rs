@@ -1,6 +1,8 @@
 //! `mma_fp4`: many tokens. Weights that are FP4 with a scale for each run go to tensor cores as they are in the file; activations
 //! are quantized to the same, by the rule of `nearest-level`.
 
+use super::activations::VALUES;
+use super::halves::TILE;
 use super::parameters::parameters;
 use super::rows_product::RowsProduct;
 use gristmill_spec::model::{Fp4, Scalar};
@@ -10,17 +12,17 @@ use gristmill_spec::vocab::CudaAbi;
 const VOCABULARY: &str = include_str!("../../../cuda/fp4.h");
 
 /// Elements that are staged at once.
-pub const UNIT: u32 = 128;
+pub const STAGE: u32 = 128;
 
 /// Stages in shared memory, of weights and of activations.
-const STAGES: (u32, u32) = (2, 3);
+const RINGS: (u32, u32) = (2, 3);
 
 /// Threads of a CUDA block of the kernel that quantizes activations.
 pub const QUANTIZE_THREADS: u32 = 256;
 
-/// Bytes of a unit: codes and scales.
-pub fn unit_bytes(fp4: &Fp4) -> u32 {
-    UNIT / 2 + UNIT / fp4.run
+/// Bytes of a stage: codes and scales.
+pub fn stage_bytes(fp4: &Fp4) -> u32 {
+    STAGE / 2 + STAGE / fp4.run
 }
 
 /// Rows that a CUDA block does: 32 for each warp of those that do not share rows.
@@ -30,13 +32,13 @@ pub fn rows(threads: u32, tokens: u32) -> u32 {
 
 /// Shared memory of a CUDA block.
 pub fn shared_bytes(fp4: &Fp4, rows: u32, tokens: u32) -> u32 {
-    (STAGES.0 * rows + STAGES.1 * tokens) * unit_bytes(fp4)
+    (RINGS.0 * rows + RINGS.1 * tokens) * stage_bytes(fp4)
 }
 
 /// The kernel `QUANTIZE`, and what the products of the unit share with it.
 pub fn prelude(fp4: &Fp4, quantize: &str) -> String {
     let Fp4 { scale, codes, scales, elements, next, .. } = fp4;
-    let scale = if *scale == Scalar::E8m0Half { "GM_E8M0" } else { "GM_UE4M3" };
+    let scale = if *scale == Scalar::E8m0Half { "GM_E8M0" } else { "GM_E4M3" };
     let elements: Vec<String> = elements.iter().map(ToString::to_string).collect();
     let takes = parameters(&CudaAbi::CONVERT);
     format!(
@@ -44,7 +46,7 @@ pub fn prelude(fp4: &Fp4, quantize: &str) -> String {
 #define ELEMENTS_OF_A_WORD {{{elements}}}
 enum : u32 {{ CODES_AT = {codes}, SCALES_AT = {scales}, NEXT = {next} }};
 
-{VOCABULARY}
+{VALUES}{TILE}{VOCABULARY}
 GM_KERNEL({QUANTIZE_THREADS}) {quantize}({takes}) {{
     quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
     (void)to;
@@ -59,7 +61,7 @@ GM_EXPORT({quantize})
 /// The kernel.
 pub fn emit(plan: &RowsProduct<'_>, fp4: &Fp4, function: &str) -> String {
     let RowsProduct { threads, rows, tokens, .. } = *plan;
-    let (of_rows, of_tokens) = STAGES;
+    let (of_rows, of_tokens) = RINGS;
     format!(
         "GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
     GM_SHARED(u32, w_codes, {of_rows} * {rows} * {words});
@@ -71,7 +73,7 @@ pub fn emit(plan: &RowsProduct<'_>, fp4: &Fp4, function: &str) -> String {
 GM_EXPORT({function})
 
 ",
-        words = UNIT / 8,
-        runs = UNIT / fp4.run,
+        words = STAGE / 8,
+        runs = STAGE / fp4.run,
     )
 }

@@ -13,6 +13,8 @@ pub const STAGE: u32 = 32;
 const WARP_ROWS: u32 = 32;
 /// Tokens of a warp, at most.
 const WARP_TOKENS: u32 = 64;
+/// What stands in front of the kernels.
+pub const TILE: &str = include_str!("../../../cuda/mma_tile.h");
 /// Stages of activations in shared memory: one in use, two on their way.
 const X_STAGES: u32 = 3;
 
@@ -68,8 +70,8 @@ fn stages(plan: &RowsProduct<'_>, function: &str) -> String {
     format!(
         "enum : u32 {{ {function}_ROWS = {rows}, {function}_TOKENS = {tokens}, {function}_TILES = {tiles} }};
 
-// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Tokens beyond the last are
-// the last once more.
+// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Out-of-range tokens
+// are clamped; their results are discarded.
 GM_DEVICE void {function}_copy(const Rows &a, GM_SHARED_ARRAY(u16) x, u32 stage, u32 first_token) {{
     if (stage * {STAGE} < a.k) {{
         GM_UNROLL for (u32 i = gm_thread(); i < {function}_TOKENS * 4; i += {threads}) {{
@@ -141,17 +143,7 @@ fn kernel(plan: &RowsProduct<'_>, function: &str) -> String {
             }}
         }}
     }}
-    GM_UNROLL for (u32 i = 0; i < 4; i++) {{
-        const u32 r = first_row + row + 8 * i + g;
-        const f32 bias = a.bias == nullptr || r >= a.n ? 0.0f : gm_load(a.bias + r);
-        GM_UNROLL for (u32 j = 0; j < {function}_TILES; j++) {{
-            GM_UNROLL for (u32 c = 0; c < 2; c++) {{
-                const u32 to = first_token + token + 8 * j + 2 * t + c;
-                const f32 v = sums[i / 2][j][i % 2 * 2 + c];
-                if (r < a.n && to < a.m) gm_store(a.y + (u64)to * a.n + r, a.bias == nullptr ? v : v + bias);
-            }}
-        }}
-    }}
+    store_tile(a, sums, first_row + row, first_token + token);
 }}
 GM_EXPORT({function})
 

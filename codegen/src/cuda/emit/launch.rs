@@ -167,16 +167,16 @@ pub struct Step {
     pub chunk: u32,
 }
 
-/// The kernel in front of a product of floats that takes activations in units of some bytes.
+/// The kernel in front of a product of floats that takes activations in stages of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsQuantizer {
     /// The kernel's name in its unit.
     pub function: String,
     /// Threads of a CUDA block.
     pub threads: u32,
-    /// Elements of a unit.
+    /// Elements of a stage.
     pub elements: u32,
-    /// Bytes of a unit.
+    /// Bytes of a stage.
     pub bytes: u32,
 }
 
@@ -215,9 +215,8 @@ impl Launch {
                 numbers.extend(split.iter().flat_map(|split| split.fields()));
             }
             Launch::Quantize { step: Some(step), .. } => numbers.push(("chunk", step.chunk)),
-            Launch::Rows { quantizer: Some(RowsQuantizer { threads, elements, bytes, .. }), .. } => {
-                numbers.extend([("quantize_threads", *threads), ("unit", *elements), ("unit_bytes", *bytes)])
-            }
+            Launch::Rows { quantizer: Some(RowsQuantizer { threads, elements, bytes, .. }), .. } => numbers
+                .extend([("quantize_threads", *threads), ("stage", *elements), ("stage_bytes", *bytes)]),
             Launch::Elements { .. }
             | Launch::Quantize { step: None, .. }
             | Launch::Rows { quantizer: None, .. }

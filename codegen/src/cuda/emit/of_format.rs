@@ -10,7 +10,7 @@ use super::listed::{
 use super::product::CudaMatmul;
 use super::rows_product::RowsProduct;
 use super::unit::{Unit, Units};
-use super::{convert, decode, division, encode, experts, form, fused, matmul, rows};
+use super::{convert, decode, encode, experts, form, fused, matmul, rows};
 use crate::Error;
 use crate::plan::pack::fitted;
 use crate::plan::{FormatPlan, PackPlan, lcm, of_whole_blocks};
@@ -284,7 +284,7 @@ impl Listing<'_> {
         };
         let plan = CudaPlan {
             shared: variant.body.is_none().then_some(product.shared),
-            stage: product.division.map(|_| division::STAGE),
+            stage: product.stage(),
             ..planned(variant, product.describe(), launch)
         };
         self.entry(of_variant, None, &unit, plan)

@@ -8,7 +8,7 @@ use super::division::{self, Division};
 use super::header::Part;
 use super::launch::RowsQuantizer;
 use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
-use super::rows_product::{RowsProduct, at_once};
+use super::rows_product::{RowsProduct, Skeleton, at_once};
 use super::{decode, fma, fp4, halves, wgmma_halves};
 use crate::Error;
 use crate::lower::decode::scale_outside;
@@ -23,118 +23,110 @@ impl<'a> RowsProduct<'a> {
     /// # Errors
     /// A tile beyond a CUDA block's shared memory; FP4 of a format that is not.
     pub fn new(plan: &'a FormatPlan<'a>, variant: &CudaVariant) -> Result<Option<RowsProduct<'a>>, Error> {
-        let precision = match variant.algorithm {
-            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
-                return Ok(None);
-            }
-            CudaAlgorithm::Fma => Precision::F32,
-            CudaAlgorithm::MmaF16 | CudaAlgorithm::WgmmaF16 => Precision::F16,
-            CudaAlgorithm::MmaBf16 | CudaAlgorithm::WgmmaBf16 => Precision::Bf16,
-            CudaAlgorithm::MmaFp4 => Precision::Fp4,
-        };
         let (threads, tokens) = (variant.threads, variant.tokens);
-        if matches!(variant.algorithm, CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16) {
-            let division = Division::new(plan, tokens);
-            let rows = division::ROWS;
-            let fewest = threads;
-            return Ok(Some(RowsProduct {
-                format: plan,
-                precision,
-                threads,
-                fewest,
-                rows,
-                tokens,
-                shared: division.shared_bytes(),
-                division: Some(division),
-                fp4: None,
-            }));
-        }
-        let fp4 = (precision == Precision::Fp4).then(|| plan.format.fp4()).transpose();
-        let fp4 = fp4.map_err(|why| Error::passed(plan.format, format!("`{}`: {why}", variant.algorithm)))?;
-        let (tokens, rows, fewest, shared) = if precision == Precision::F32 {
-            let tokens = tokens.max(1);
-            // Threads of a block share k as far as there is room; sixty-four take a short row.
-            (tokens, fma::ROWS, threads.min(64), fma::shared_bytes(threads, tokens))
-        } else if let Some(fp4) = &fp4 {
-            let tokens = tokens.max(32);
-            let rows = fp4::rows(threads, tokens);
-            (tokens, rows, threads, fp4::shared_bytes(fp4, rows, tokens))
-        } else {
-            let tokens = tokens.max(8);
-            let rows = halves::rows(threads, tokens);
-            (tokens, rows, threads, halves::shared_bytes(rows, tokens))
+        let skeleton = match variant.algorithm {
+            CudaAlgorithm::Blocks | CudaAlgorithm::Dp4a | CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => None,
+            CudaAlgorithm::Fma => Some(Skeleton::Fma),
+            CudaAlgorithm::MmaF16 | CudaAlgorithm::MmaBf16 => Some(Skeleton::Halves),
+            CudaAlgorithm::WgmmaF16 | CudaAlgorithm::WgmmaBf16 => {
+                Some(Skeleton::Warpgroups(Division::new(plan, tokens)))
+            }
+            CudaAlgorithm::MmaFp4 => {
+                let refused = |why| Error::passed(plan.format, format!("`{}`: {why}", variant.algorithm));
+                Some(Skeleton::Fp4(plan.format.fp4().map_err(refused)?))
+            }
         };
+        let (Some(skeleton), Some(precision)) = (skeleton, variant.algorithm.precision()) else {
+            return Ok(None);
+        };
+        let (tokens, rows, fewest, shared) = match &skeleton {
+            Skeleton::Fma => {
+                let tokens = tokens.max(1);
+                // Threads of a block share k as far as there is room; sixty-four take a short row.
+                (tokens, fma::ROWS, threads.min(64), fma::shared_bytes(threads, tokens))
+            }
+            Skeleton::Halves => {
+                let tokens = tokens.max(8);
+                let rows = halves::rows(threads, tokens);
+                (tokens, rows, threads, halves::shared_bytes(rows, tokens))
+            }
+            Skeleton::Warpgroups(division) => (tokens, division::ROWS, threads, division.shared_bytes()),
+            Skeleton::Fp4(fp4) => {
+                let tokens = tokens.max(32);
+                let rows = fp4::rows(threads, tokens);
+                (tokens, rows, threads, fp4::shared_bytes(fp4, rows, tokens))
+            }
+        };
+        let product =
+            RowsProduct { format: plan, precision, threads, fewest, rows, tokens, shared, skeleton };
         let most = CudaBudget::default().shared;
-        if shared > most {
+        if product.shared_at_launch() == 0 && shared > most {
             let message = format!(
                 "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}"
             );
             return Err(Error::shared_memory(plan.format, &variant.origin, &message));
         }
-        Ok(Some(RowsProduct {
-            format: plan,
-            precision,
-            threads,
-            fewest,
-            rows,
-            tokens,
-            shared,
-            division: None,
-            fp4,
-        }))
+        Ok(Some(product))
     }
 
     /// Bytes of shared memory that a launch gives each CUDA block, beyond what the kernel declares.
     pub fn shared_at_launch(&self) -> u32 {
-        if self.division.is_some() { self.shared } else { 0 }
+        if let Skeleton::Warpgroups(_) = self.skeleton { self.shared } else { 0 }
+    }
+
+    /// Elements of k of a stage, where warps bring what others multiply.
+    pub fn stage(&self) -> Option<u32> {
+        matches!(self.skeleton, Skeleton::Warpgroups(_)).then_some(division::STAGE)
     }
 
     /// Parts of the vocabulary that the kernel uses.
     pub(super) fn parts(&self) -> &'static [Part] {
-        match self.precision {
-            Precision::F32 | Precision::Int8 => &[],
-            Precision::F16 | Precision::Bf16 => &[Part::Copies, Part::Halves],
-            Precision::Fp4 => &[Part::Copies, Part::Fp4],
+        match self.skeleton {
+            Skeleton::Fma => &[],
+            Skeleton::Halves | Skeleton::Warpgroups(_) => &[Part::Copies, Part::Halves],
+            Skeleton::Fp4(_) => &[Part::Copies, Part::Fp4],
         }
     }
 
     /// What stands in front of the kernels of its unit, of which `check` looks at weights and `quantize`, if there is one, at activations.
     pub fn front(&self, unit: &str) -> String {
-        let vocabulary = if self.division.is_some() { wgmma_halves::VOCABULARY } else { "" };
-        let quantize = self.fp4.as_ref().map(|layout| fp4::prelude(layout, &quantize_name(unit)));
-        format!("{vocabulary}{}{}", prelude(self, unit), quantize.unwrap_or_default())
+        let prelude = prelude(self, unit);
+        match &self.skeleton {
+            Skeleton::Fma => prelude,
+            Skeleton::Halves => prelude + halves::TILE,
+            Skeleton::Warpgroups(_) => wgmma_halves::VOCABULARY.to_string() + &prelude,
+            Skeleton::Fp4(fp4) => prelude + &fp4::prelude(fp4, &quantize_name(unit)),
+        }
     }
 
     /// How activations come to be FP4, where they have to.
     pub fn quantizer(&self, unit: &str) -> Option<RowsQuantizer> {
-        let unit_bytes = fp4::unit_bytes(self.fp4.as_ref()?);
+        let Skeleton::Fp4(fp4) = &self.skeleton else { return None };
         Some(RowsQuantizer {
             function: quantize_name(unit),
             threads: fp4::QUANTIZE_THREADS,
-            elements: fp4::UNIT,
-            bytes: unit_bytes,
+            elements: fp4::STAGE,
+            bytes: fp4::stage_bytes(fp4),
         })
     }
 
     /// The plan in words.
     pub fn describe(&self) -> String {
-        let how = match (self.precision, &self.division) {
-            (precision, Some(division)) => {
-                format!(
-                    "weights rounded to {precision}, {precision} x {precision} wgmma into f32; {}",
-                    division.describe()
-                )
-            }
-            (Precision::F16 | Precision::Bf16, None) => format!(
-                "weights rounded to {0} in stages of {1} k, {0} x {0} mma.sync into f32",
-                self.precision,
+        let precision = self.precision;
+        let how = match &self.skeleton {
+            Skeleton::Fma => "weights in f32, f32 fused multiply-add".to_string(),
+            Skeleton::Halves => format!(
+                "weights rounded to {precision} in stages of {} k, {precision} x {precision} mma.sync into f32",
                 halves::STAGE
             ),
-            (Precision::Fp4, None) => format!(
-                "weights as they are and activations quantized to the same in units of {} k, FP4 x FP4 block-scaled mma.sync into f32",
-                fp4::UNIT
+            Skeleton::Warpgroups(division) => format!(
+                "weights rounded to {precision}, {precision} x {precision} wgmma into f32; {}",
+                division.describe()
             ),
-            (Precision::F32 | Precision::Int8, None) => "weights in f32, f32 fused multiply-add".to_string(),
+            Skeleton::Fp4(_) => format!(
+                "weights as they are and activations quantized to the same in stages of {} k, FP4 x FP4 block-scaled mma.sync into f32",
+                fp4::STAGE
+            ),
         };
         format!(
             "{} rows x {} tokens a CUDA block of {} threads; the format's own rows; {how}",
@@ -144,11 +136,11 @@ impl<'a> RowsProduct<'a> {
 
     /// The kernel `function`.
     pub fn emit(&self, function: &str) -> String {
-        match (self.precision, &self.division, &self.fp4) {
-            (_, Some(division), _) => wgmma_halves::emit(self, division, function),
-            (_, None, Some(fp4)) => fp4::emit(self, fp4, function),
-            (Precision::F16 | Precision::Bf16, None, None) => halves::emit(self, function),
-            (Precision::F32 | Precision::Int8 | Precision::Fp4, None, None) => fma::emit(self, function),
+        match &self.skeleton {
+            Skeleton::Fma => fma::emit(self, function),
+            Skeleton::Halves => halves::emit(self, function),
+            Skeleton::Warpgroups(division) => wgmma_halves::emit(self, division, function),
+            Skeleton::Fp4(fp4) => fp4::emit(self, fp4, function),
         }
     }
 }
@@ -176,7 +168,7 @@ fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
     let value = &plan.format.value;
     let number = match plan.decode() {
         Decode::Affine { times: 1, zero, signed: false }
-            if product.division.is_some()
+            if product.stage().is_some()
                 && plan.code_bits <= 8
                 && value.signs.is_none()
                 && value.shift.is_none() =>
@@ -186,7 +178,7 @@ fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
         _ => "(f32)v[j]".to_string(),
     };
     // Twice the largest scale of FP4 is no number.
-    let held = if product.fp4.is_some() {
+    let held = if product.precision == Precision::Fp4 {
         "\n            if (type == 3 && gm_abs(w[j]) >= 0x1p127f) held = gm_float(0x7f800000u);"
     } else {
         ""

@@ -23,10 +23,21 @@ pub struct RowsProduct<'a> {
     pub tokens: u32,
     /// Bytes of shared memory of a CUDA block.
     pub shared: u32,
-    /// How warpgroups use shared memory, where they multiply.
-    pub(super) division: Option<Division>,
-    /// Where a block has codes and scales, where tensor cores take them as they are.
-    pub(super) fp4: Option<Fp4>,
+    /// How it multiplies.
+    pub(super) skeleton: Skeleton,
+}
+
+/// What a kernel is written by.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Skeleton {
+    /// Weights and activations in f32.
+    Fma,
+    /// Weights rounded to halves, by `mma.sync`.
+    Halves,
+    /// The same by warpgroups, which share memory so.
+    Warpgroups(Division),
+    /// FP4 whose codes and scales lie so.
+    Fp4(Fp4),
 }
 
 /// Elements that a thread takes at once: neighbours that share a scale.

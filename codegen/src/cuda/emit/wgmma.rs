@@ -1,10 +1,10 @@
-//! Products of many tokens by `wgmma`: warpgroups of four warps multiply, each 128 rows, and one more brings what they need. Rows
+//! Products of many tokens by `wgmma`: consumer warpgroups multiply, each 128 rows, and a producer warpgroup brings their operands. Rows
 //! are one integer sum, or runs with scales (`wgmma_runs`).
 //!
 //! A warp has a panel of 32 rows in fragment order, which is operand A of two products: rows 0 to 15 of the four panels, then
 //! rows 16 to 31. So `mma`'s packing serves here too. The tokens are operand B, in shared memory: the copying warpgroup
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
-//! k go round in shared memory between a barrier that says a stage is full and one that says it is empty.
+//! k are a ring in shared memory, each with a full and an empty barrier.
 
 use super::epilogue::epilogue_row;
 use super::header::HOPPER_HEADER;
