@@ -2,15 +2,15 @@
 #![cfg(all(feature = "cuda", feature = "cli"))]
 
 use crate::images::{GPU, bits, parent, tried, values};
+use crate::precision::{in_all_ways, quantized, within};
 use crate::support::{is_child, said};
-use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-use gristmill::half::{bf16, f16};
+use gristmill::cuda::Gpu;
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Precision;
 use gristmill::{
-    Error, Input, Linear, LinearOptions, Matmul, PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY,
-    Recording, Request, Shape, Threads, Workspace,
+    Error, Input, Linear, LinearOptions, Matmul, PrecisionMode, QuantizedMatrix, REGISTRY, Recording,
+    Request, Shape, Threads, Workspace,
 };
 
 /// Compute capabilities, and whether the build has kernels of FP4 for them.
@@ -20,32 +20,18 @@ fn format(name: &str) -> &'static FormatInfo {
     REGISTRY.format(name).expect("in this build").1
 }
 
-fn quantized(format: &FormatInfo, n: usize, k: usize) -> Vec<u8> {
-    let prepared = REGISTRY.prepare(&Request::quantize(format.name, None, n, k)).expect("prepares");
-    let mut bytes = vec![0; format.tensor_bytes(n, k).expect("whole blocks")];
-    let quantizer = Quantizer::new(&prepared.decide_as_asked()).expect("a handle");
-    quantizer.run(&values(n * k, 7), n, k, &mut bytes).expect("finite");
-    bytes
+/// Rows of a format, and their weights as they are multiplied.
+fn weights(oracle: &FormatOracle<'_>, n: usize, k: usize) -> (Vec<u8>, Vec<f64>) {
+    let bytes = quantized(format(&oracle.format().name), n, k).expect("quantizes");
+    let row = |row| oracle.row(&bytes, n, k, row).expect("valid codes").f32s;
+    let weights = (0..n).flat_map(row).map(f64::from).collect();
+    (bytes, weights)
 }
 
 fn matmul(format: &FormatInfo, mode: PrecisionMode, shape: Shape) -> Matmul {
     let request = Request::matmul(format.name, shape).on(GPU).with_precision(mode);
     let prepared = REGISTRY.prepare(&request).expect("prepares");
     Matmul::new(&prepared.decide_as_asked()).expect("a handle")
-}
-
-/// Panics where a result is beyond the bound of docs/cuda.md.
-fn within(case: &str, weights: &[Vec<f32>], x: &[f64], bias: Option<&[f32]>, y: &[f32]) {
-    let (n, k) = (weights.len(), weights[0].len());
-    for (at, found) in y.iter().enumerate() {
-        let (token, row) = (at / n, at % n);
-        let terms = weights[row].iter().zip(&x[token * k..][..k]).map(|(w, x)| f64::from(*w) * x);
-        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-        let bias = f64::from(bias.map_or(0.0, |bias| bias[row]));
-        let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
-        let away = (f64::from(*found) - sum - bias).abs();
-        assert!(away <= bound, "{case}: y[{token}, {row}] = {found}, {away:e} away of {bound:e}");
-    }
 }
 
 #[test]
@@ -94,11 +80,8 @@ fn fp4_is_multiplied_where_it_was_asked_for() {
 fn products(oracle: &FormatOracle<'_>, shape: Shape) {
     let Shape { m, n, k } = shape;
     let format = format(&oracle.format().name);
-    let bytes = quantized(format, n, k);
-    let weights: Vec<Vec<f32>> =
-        (0..n).map(|row| oracle.row(&bytes, n, k, row).expect("codes").f32s).collect();
+    let (bytes, weights) = weights(oracle, n, k);
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("sizes");
-    let threads = Threads::single();
     let mut matmul = matmul(format, PrecisionMode::Fp4, shape);
     assert_eq!(matmul.entry().precision(), Some(Precision::Fp4));
     let recording = Recording::new(&REGISTRY);
@@ -106,37 +89,12 @@ fn products(oracle: &FormatOracle<'_>, shape: Shape) {
     let packed = matmul.pack(&matrix).expect("packs");
     let mut row = vec![0.0; k];
     matmul.unpack_row(&packed, n - 1, &mut row).expect("unpacks");
-    assert_eq!(bits(&row), bits(&weights[n - 1]), "a row unpacked");
-    let mut workspace = Workspace::for_(&matmul, m, k, &threads).expect("memory");
-    let (x, bias) = (values(m * k, 3), values(n, 5));
-    let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
-    let brains: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
-    let cases = [
-        (Input::F32(&x), x.clone(), None),
-        (Input::F16(&halves), halves.iter().map(|x| x.to_f32()).collect(), Some(&bias[..])),
-        (Input::Bf16(&brains), brains.iter().map(|x| x.to_f32()).collect(), None),
-    ];
-    let gpu = matmul.gpu().expect("it is a GPU's").clone();
-    for (input, plain, bias) in cases {
-        let case = format!("{} {shape} {}", matmul.entry().name, input.dtype());
-        let mut y = vec![f32::NAN; m * n];
-        matmul.run(&packed, input, m, bias, &mut y, &mut workspace, &threads).expect("runs");
-        within(&case, &weights, &oracle.fp4(&plain).expect("FP4"), bias, &y);
-        // The same with operands that are there already, and in a graph.
-        let x = DeviceBuffer::of(&gpu, &plain).expect("memory");
-        let bias = bias.map(|bias| DeviceBuffer::of(&gpu, bias).expect("memory"));
-        let mut out = DeviceBuffer::zeroed(&gpu, m * n).expect("memory");
-        let mut enqueue = |out: &mut DeviceBuffer<f32>| {
-            matmul.run_on_device(&packed, DeviceInput::F32(&x), m, bias.as_ref(), out, &mut workspace)
-        };
-        enqueue(&mut out).expect("enqueues");
-        assert_eq!(bits(&out.to_vec().expect("copies")), bits(&y), "{case}, on the device");
-        let graph = gpu.capture(|| enqueue(&mut out)).expect("captures");
-        out.write(&vec![0.0; m * n]).expect("copies");
-        graph.launch().expect("launches");
-        workspace.finish().expect("no fault");
-        assert_eq!(bits(&out.to_vec().expect("copies")), bits(&y), "{case}, in a graph");
-    }
+    let expected: Vec<f32> = weights[(n - 1) * k..].iter().map(|w| *w as f32).collect();
+    assert_eq!(bits(&row), bits(&expected), "a row unpacked");
+    let all = in_all_ways(&matmul, &packed, m, |case, x, bias, y| {
+        within(case, &weights, &oracle.fp4(x).expect("FP4"), bias, y, k);
+    });
+    all.expect("runs");
     let receipt = recording.receipt();
     assert!(receipt.kernels().iter().any(|kernel| kernel.name().contains("mma_fp4")), "{receipt:?}");
 }
@@ -151,7 +109,7 @@ fn what_is_no_fp4_is_told_where_it_is() {
     let threads = Threads::single();
     for name in ["mxfp4", "nvfp4"] {
         let format = format(name);
-        let mut bytes = quantized(format, n, k);
+        let mut bytes = quantized(format, n, k).expect("quantizes");
         let matmul = matmul(format, PrecisionMode::Fp4, Shape::new(m, n, k));
         let pack = |bytes: &[u8]| matmul.pack(&QuantizedMatrix::new(format, n, k, bytes).expect("sizes"));
         let packed = pack(&bytes).expect("packs");
@@ -189,9 +147,7 @@ fn a_layer_of_fp4_holds_its_weights_once() {
     let oracle = oracle.format("mxfp4").expect("described");
     let (n, k, threads) = (37, 2880, Threads::single());
     let format = format("mxfp4");
-    let bytes = quantized(format, n, k);
-    let weights: Vec<Vec<f32>> =
-        (0..n).map(|row| oracle.row(&bytes, n, k, row).expect("codes").f32s).collect();
+    let (bytes, weights) = weights(&oracle, n, k);
     let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("sizes");
     let options = LinearOptions { device: GPU, precision: PrecisionMode::Fp4, ..LinearOptions::default() };
     let layer = Linear::new(&REGISTRY, &matrix, &options, &threads).expect("a layer");
@@ -203,6 +159,6 @@ fn a_layer_of_fp4_holds_its_weights_once() {
         layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads).expect("runs");
         let plain = || x.iter().map(|x| f64::from(*x)).collect();
         let meant = if m <= 16 { plain() } else { oracle.fp4(&x).expect("FP4") };
-        within(&format!("a layer, m = {m}"), &weights, &meant, None, &y);
+        within(&format!("a layer, m = {m}"), &weights, &meant, None, &y, k);
     }
 }

@@ -460,6 +460,29 @@ fn a_device_may_fail_while_weights_are_packed_again() {
     });
 }
 
+/// Runs the test `name` as a process in which a text of a kernel is another.
+#[cfg(feature = "bitnet")]
+fn with_changed(name: &str, folder: &str, (kernel, from, to): (&str, &str, &str)) {
+    if can_run(name) && has_images() {
+        let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+        place_units(&units);
+        place_changed(&units, kernel, from, to);
+        assert_eq!(said(&child(name, &settings(), &units)), "");
+    }
+}
+
+/// A quarantine of its own, and a guard with it that compares every run.
+#[cfg(feature = "bitnet")]
+fn comparing() -> (Quarantine, GuardOptions) {
+    let quarantine = Quarantine::new();
+    let guard = GuardOptions {
+        check_every: NonZeroU64::new(1),
+        quarantine: quarantine.clone(),
+        ..GuardOptions::default()
+    };
+    (quarantine, guard)
+}
+
 /// The kernel that multiplies three tokens of `i2_s` where all numbers of tokens have one packing.
 #[cfg(feature = "bitnet")]
 const WRONG: &str = "matmul.i2_s.cuda.mma";
@@ -469,21 +492,10 @@ const WRONG: &str = "matmul.i2_s.cuda.mma";
 fn a_kernel_that_is_wrong_on_the_device_is_left() {
     let name = "a_kernel_that_is_wrong_on_the_device_is_left";
     if !is_child() {
-        if can_run(name) && has_images() {
-            let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-wrong-units");
-            place_units(&units);
-            place_changed(&units, WRONG, "y = y / x_scale", "y = y * x_scale");
-            assert_eq!(said(&child(name, &settings(), &units)), "");
-        }
-        return;
+        return with_changed(name, "cuda-wrong-units", (WRONG, "y = y / x_scale", "y = y * x_scale"));
     }
     let right = expected(TOKENS);
-    let quarantine = Quarantine::new();
-    let guard = GuardOptions {
-        check_every: NonZeroU64::new(1),
-        quarantine: quarantine.clone(),
-        ..GuardOptions::default()
-    };
+    let (quarantine, guard) = comparing();
     let layer = guarded(Policy::Strict, guard.clone()).expect("a layer");
     let recording = Recording::new(&REGISTRY);
     layer.record(Some(&recording)).expect("the same registry");
@@ -513,21 +525,14 @@ const WRONG_QUANTIZER: &str = "quantize_activations.int8_row.cuda";
 fn a_quantizer_that_is_wrong_on_the_device_is_blamed_and_no_product() {
     let name = "a_quantizer_that_is_wrong_on_the_device_is_blamed_and_no_product";
     if !is_child() {
-        if can_run(name) && has_images() {
-            let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-wrong-quantizer-units");
-            place_units(&units);
-            place_changed(&units, WRONG_QUANTIZER, "gm_rint(x * apply)", "gm_rint(x * apply + 2.0f)");
-            assert_eq!(said(&child(name, &settings(), &units)), "");
-        }
-        return;
+        return with_changed(
+            name,
+            "cuda-wrong-quantizer-units",
+            (WRONG_QUANTIZER, "gm_rint(x * apply)", "gm_rint(x * apply + 2.0f)"),
+        );
     }
     let right = expected(TOKENS);
-    let quarantine = Quarantine::new();
-    let guard = GuardOptions {
-        check_every: NonZeroU64::new(1),
-        quarantine: quarantine.clone(),
-        ..GuardOptions::default()
-    };
+    let (quarantine, guard) = comparing();
     let layer = guarded(Policy::Cpu, guard.clone()).expect("a layer");
     let recording = Recording::new(&REGISTRY);
     layer.record(Some(&recording)).expect("the same registry");

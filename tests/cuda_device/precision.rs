@@ -12,12 +12,12 @@ use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Precision;
 use gristmill::{
-    CpuProfile, Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, Policy, PrecisionMode,
-    QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape, Threads, Tuning,
-    Workspace,
+    CpuProfile, Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, PackedMatrix, Policy,
+    PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape,
+    Threads, Tuning, Workspace,
 };
 
-fn quantized(format: &FormatInfo, n: usize, k: usize) -> Result<Vec<u8>, Error> {
+pub fn quantized(format: &FormatInfo, n: usize, k: usize) -> Result<Vec<u8>, Error> {
     let prepared = REGISTRY.prepare(&Request::quantize(format.name, None, n, k))?;
     let mut bytes = vec![0; format.tensor_bytes(n, k)?];
     Quantizer::new(&prepared.decide_as_asked())?.run(&values(n * k, 7), n, k, &mut bytes)?;
@@ -33,27 +33,77 @@ fn rounded(precision: Precision, x: f32) -> f64 {
     })
 }
 
-/// Panics where a result is beyond the bound of docs/cuda.md.
-fn within(
-    case: &str,
-    precision: Precision,
-    weights: &[f32],
-    x: &[f32],
-    bias: Option<&[f32]>,
-    y: &[f32],
-    k: usize,
-) {
+/// All of them as they are multiplied.
+fn factors(precision: Precision, values: &[f32]) -> Vec<f64> {
+    values.iter().map(|x| rounded(precision, *x)).collect()
+}
+
+/// Panics where a result is beyond the bound of docs/cuda.md for weights and activations as they are multiplied.
+pub fn within(case: &str, weights: &[f64], x: &[f64], bias: Option<&[f32]>, y: &[f32], k: usize) {
     let n = weights.len() / k;
     for (at, found) in y.iter().enumerate() {
         let (token, row) = (at / n, at % n);
-        let terms = weights[row * k..][..k].iter().zip(&x[token * k..][..k]);
-        let terms = terms.map(|(w, x)| rounded(precision, *w) * rounded(precision, *x));
+        let terms = weights[row * k..][..k].iter().zip(&x[token * k..][..k]).map(|(w, x)| w * x);
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
         let bias = f64::from(bias.map_or(0.0, |bias| bias[row]));
         let bound = (1.125 * k as f64 + 32.0) * 2f64.powi(-23) * (size + bias.abs());
         let away = (f64::from(*found) - sum - bias).abs();
         assert!(away <= bound, "{case}: y[{token}, {row}] = {found}, {away:e} away of {bound:e}");
     }
+}
+
+/// Runs a product with activations of each type and with bias, with operands of the processor, of the device and in a graph: `check`
+/// is given what it is, the activations as f32, the bias and the results.
+pub fn in_all_ways(
+    matmul: &Matmul,
+    packed: &PackedMatrix,
+    m: usize,
+    check: impl Fn(&str, &[f32], Option<&[f32]>, &[f32]),
+) -> Result<(), Error> {
+    let (n, k, threads) = (packed.n(), packed.k(), Threads::single());
+    let mut workspace = Workspace::for_(matmul, m, k, &threads)?;
+    let (x, bias) = (values(m * k, 3), values(n, 5));
+    let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+    let brains: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+    let of_halves: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+    let of_brains: Vec<f32> = brains.iter().map(|x| x.to_f32()).collect();
+    let cases = [
+        (Input::F32(&x), &x, None),
+        (Input::F16(&halves), &of_halves, Some(&bias[..])),
+        (Input::Bf16(&brains), &of_brains, None),
+    ];
+    for (input, plain, bias) in cases {
+        let case = format!("{} m={m} {}", matmul.entry().name, input.dtype());
+        let mut y = vec![f32::NAN; m * n];
+        matmul.run(packed, input, m, bias, &mut y, &mut workspace, &threads)?;
+        check(&case, plain, bias, &y);
+        // The same with operands that are there already.
+        let gpu = matmul.gpu().expect("it is a GPU's");
+        let floats = DeviceBuffer::of(gpu, plain)?;
+        let raw: Vec<u16> = match input {
+            Input::F16(x) => x.iter().map(|x| x.to_bits()).collect(),
+            Input::Bf16(x) => x.iter().map(|x| x.to_bits()).collect(),
+            Input::F32(_) | Input::I8 { .. } => Vec::new(),
+        };
+        let raw = DeviceBuffer::of(gpu, &raw)?;
+        let there = match input {
+            Input::F16(_) => DeviceInput::F16(&raw),
+            Input::Bf16(_) => DeviceInput::Bf16(&raw),
+            Input::F32(_) | Input::I8 { .. } => DeviceInput::F32(&floats),
+        };
+        let bias = bias.map(|bias| DeviceBuffer::of(gpu, bias)).transpose()?;
+        let mut out = DeviceBuffer::zeroed(gpu, m * n)?;
+        matmul.run_on_device(packed, there, m, bias.as_ref(), &mut out, &mut workspace)?;
+        workspace.finish()?;
+        assert_eq!(bits(&out.to_vec()?), bits(&y), "{case}, on the device");
+        let graph =
+            gpu.capture(|| matmul.run_on_device(packed, there, m, bias.as_ref(), &mut out, &mut workspace))?;
+        out.write(&vec![0.0; m * n])?;
+        graph.launch()?;
+        workspace.finish()?;
+        assert_eq!(bits(&out.to_vec()?), bits(&y), "{case}, in a graph");
+    }
+    Ok(())
 }
 
 #[test]
@@ -81,7 +131,6 @@ fn products(format: &'static FormatInfo) -> Result<(), Error> {
         (0..n).flat_map(|row| oracle.row(&bytes, n, k, row).expect("valid codes").f32s).collect();
     let recording = Recording::new(&REGISTRY);
     let threads = Threads::single();
-    let bias = values(n, 5);
     // Tensor cores before compute capability 8.0 know no bf16, and warpgroups multiply on 9.0 alone.
     let cc = Gpu::open(0)?.profile().cc;
     let for_bf16 = if cc < (8, 0) { "fma" } else { "mma_bf16" };
@@ -97,11 +146,6 @@ fn products(format: &'static FormatInfo) -> Result<(), Error> {
         (Auto, 20, "mma"),
         (Int8, 20, "mma"),
     ] {
-        let x = values(m * k, 3);
-        let halves: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
-        let brains: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
-        let of_halves: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
-        let of_brains: Vec<f32> = brains.iter().map(|x| x.to_f32()).collect();
         let shape = Shape { m, n, k };
         let request = Request::matmul(format.name, shape).on(GPU).with_precision(mode);
         let prepared = REGISTRY.prepare(&request)?;
@@ -118,44 +162,10 @@ fn products(format: &'static FormatInfo) -> Result<(), Error> {
         let mut row = vec![0.0; k];
         matmul.unpack_row(&packed, n - 1, &mut row)?;
         assert_eq!(bits(&row), bits(&weights[(n - 1) * k..]), "{name}: a row unpacked");
-        let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
-        let cases = [
-            (Input::F32(&x), &x, None),
-            (Input::F16(&halves), &of_halves, Some(&bias[..])),
-            (Input::Bf16(&brains), &of_brains, None),
-        ];
-        for (input, plain, bias) in cases {
-            let case = format!("{name} m={m} {}", input.dtype());
-            let mut y = vec![f32::NAN; m * n];
-            matmul.run(&packed, input, m, bias, &mut y, &mut workspace, &threads)?;
-            within(&case, precision, &weights, plain, bias, &y, k);
-            // The same with operands that are there already.
-            let gpu = matmul.gpu().expect("it is a GPU's");
-            let floats = DeviceBuffer::of(gpu, plain)?;
-            let raw: Vec<u16> = match input {
-                Input::F16(x) => x.iter().map(|x| x.to_bits()).collect(),
-                Input::Bf16(x) => x.iter().map(|x| x.to_bits()).collect(),
-                Input::F32(_) | Input::I8 { .. } => Vec::new(),
-            };
-            let raw = DeviceBuffer::of(gpu, &raw)?;
-            let there = match input {
-                Input::F16(_) => DeviceInput::F16(&raw),
-                Input::Bf16(_) => DeviceInput::Bf16(&raw),
-                Input::F32(_) | Input::I8 { .. } => DeviceInput::F32(&floats),
-            };
-            let bias = bias.map(|bias| DeviceBuffer::of(gpu, bias)).transpose()?;
-            let mut out = DeviceBuffer::zeroed(gpu, m * n)?;
-            matmul.run_on_device(&packed, there, m, bias.as_ref(), &mut out, &mut workspace)?;
-            workspace.finish()?;
-            assert_eq!(bits(&out.to_vec()?), bits(&y), "{case}, on the device");
-            let graph = gpu.capture(|| {
-                matmul.run_on_device(&packed, there, m, bias.as_ref(), &mut out, &mut workspace)
-            })?;
-            out.write(&vec![0.0; m * n])?;
-            graph.launch()?;
-            workspace.finish()?;
-            assert_eq!(bits(&out.to_vec()?), bits(&y), "{case}, in a graph");
-        }
+        let weights = factors(precision, &weights);
+        in_all_ways(&matmul, &packed, m, |case, x, bias, y| {
+            within(case, &weights, &factors(precision, x), bias, y, k);
+        })?;
     }
     let receipt = recording.receipt();
     for word in ["fma", "mma_f16", for_bf16] {
@@ -171,7 +181,7 @@ fn products(format: &'static FormatInfo) -> Result<(), Error> {
         let (x, mut y) = (values(m * k, 9), vec![0.0; m * n]);
         layer.forward(Input::F32(&x), m, None, &mut y, &mut workspace, &threads)?;
         let precision = if m == 1 { Precision::F32 } else { Precision::F16 };
-        within("a layer", precision, &weights, &x, None, &y, k);
+        within("a layer", &factors(precision, &weights), &factors(precision, &x), None, &y, k);
     }
     Ok(())
 }
@@ -360,13 +370,14 @@ fn dequantizes(format: &'static FormatInfo) -> Result<(), Error> {
     let mut weights = vec![0.0; n * k];
     let prepared = REGISTRY.prepare(&Request::dequantize(format.name, n, k))?;
     Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut weights)?;
-    within(format.name, Precision::F32, &weights, &x, Some(&bias), &y, k);
+    let (weights, factors_of_x) = (factors(Precision::F32, &weights), factors(Precision::F32, &x));
+    within(format.name, &weights, &factors_of_x, Some(&bias), &y, k);
     // The same where activations are on the device.
     let gpu = Gpu::open(0)?;
     let (on_gpu, mut there) = (DeviceBuffer::of(&gpu, &x)?, DeviceBuffer::<f32>::zeroed(&gpu, m * n)?);
     layer.forward_on_device(DeviceInput::F32(&on_gpu), m, None, &mut there, &mut workspace)?;
     workspace.finish()?;
-    within(format.name, Precision::F32, &weights, &x, None, &there.to_vec()?, k);
+    within(format.name, &weights, &factors_of_x, None, &there.to_vec()?, k);
 
     let receipt = recording.receipt();
     let [fallback] = receipt.fallbacks() else { panic!("one fallback: {receipt:?}") };

@@ -12,7 +12,7 @@ use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::{Isa, Op};
 
-/// How layers for comparisons are made.
+/// How layers are made: the guarded one, and those that it is compared with.
 #[derive(Clone, Copy)]
 pub(super) struct Portable<'g> {
     pub(super) registry: &'static Registry,
@@ -33,7 +33,6 @@ impl Portable<'_> {
     }
 
     /// Those of the guarded layer, as it is now.
-    #[cfg(feature = "cuda")]
     pub(super) fn guarded_options(&self) -> LinearOptions {
         LinearOptions { restrict: Some(self.without_quarantined()), ..self.options.clone() }
     }

@@ -4,7 +4,7 @@ use super::check::{Dense, Portable, differs, place, tokens_of};
 #[cfg(feature = "cuda")]
 use super::device::tells_of_parts;
 use super::guard::Guard;
-use super::kept::{Kept, Layer, Ran};
+use super::kept::{Kept, Ran};
 use super::options::GuardOptions;
 use super::seen::Seen;
 use crate::activations::Input;
@@ -15,12 +15,13 @@ use crate::experts::{ExpertInput, Experts, Routes};
 use crate::linear::Linear;
 use crate::linear::LinearOptions;
 use crate::quantized_buf::QuantizedBuf;
-use crate::receipt::{FallbackNote, Recording};
+use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, Registry};
 use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::ops::Range;
+#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// [`Experts`] that keep their quantized weights and go on as a [`GuardedLinear`](crate::GuardedLinear) does, with the same steps; what is made again is
@@ -151,41 +152,6 @@ impl<'w> GuardedExperts<'w> {
     ) -> Result<(), Error> {
         let mut work = Work { input, routes, weights, y, at: None };
         self.0.run(&mut work, workspace, threads)
-    }
-}
-
-impl Layer for Experts {
-    fn device(&self) -> Device {
-        self.prepared().device()
-    }
-
-    fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
-        Experts::kernels(self)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        Experts::weight_bytes(self)
-    }
-
-    fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
-        Experts::record(self, recording)
-    }
-
-    fn moved(&mut self, note: Arc<FallbackNote>) {
-        self.runs_instead(note);
-    }
-
-    fn tell_left_out(&self) {
-        Experts::tell_left_out(self);
-    }
-
-    fn forget_left_out(&mut self) {
-        Experts::forget_left_out(self);
-    }
-
-    #[cfg(feature = "cuda")]
-    fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
-        Experts::gpu(self)
     }
 }
 

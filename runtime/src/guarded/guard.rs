@@ -153,7 +153,5 @@ pub(super) fn make<K: Kept>(
     quarantine: &Quarantine,
     threads: &Threads,
 ) -> Result<K::Layer, Error> {
-    let mut restrict = options.restrict.clone().unwrap_or_default();
-    restrict.quarantined.extend(quarantine.kernels());
-    kept.make(registry, &LinearOptions { restrict: Some(restrict), ..options.clone() }, threads)
+    kept.make(registry, &Portable { registry, options, quarantine }.guarded_options(), threads)
 }

@@ -4,7 +4,8 @@ use super::check::Portable;
 use super::seen::Seen;
 use crate::device::Device;
 use crate::error::Error;
-use crate::linear::LinearOptions;
+use crate::experts::Experts;
+use crate::linear::{Linear, LinearOptions};
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, FormatInfo, Registry};
 use crate::threads::Threads;
@@ -35,6 +36,47 @@ pub(super) trait Layer: Debug + Send + Sync + 'static {
     #[cfg(feature = "cuda")]
     fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>>;
 }
+
+/// A handle has all of this by these names.
+macro_rules! layers {
+    ($($handle:ident),*) => {$(
+        impl Layer for $handle {
+            fn device(&self) -> Device {
+                self.prepared().device()
+            }
+
+            fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
+                $handle::kernels(self)
+            }
+
+            fn weight_bytes(&self) -> usize {
+                $handle::weight_bytes(self)
+            }
+
+            fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
+                $handle::record(self, recording)
+            }
+
+            fn moved(&mut self, note: Arc<FallbackNote>) {
+                self.runs_instead(note);
+            }
+
+            fn tell_left_out(&self) {
+                $handle::tell_left_out(self);
+            }
+
+            fn forget_left_out(&mut self) {
+                $handle::forget_left_out(self);
+            }
+
+            #[cfg(feature = "cuda")]
+            fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
+                $handle::gpu(self)
+            }
+        }
+    )*};
+}
+layers!(Linear, Experts);
 
 /// The kernels of a run.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use super::check::{Dense, Portable, differs, one_output, place, product_of, tokens_of};
 use super::device::tells_of_parts;
 use super::guard::Guard;
-use super::kept::{Kept, Layer, Ran};
+use super::kept::{Kept, Ran};
 use super::options::GuardOptions;
 use super::seen::Seen;
 use super::work::{PrologueRows, Work};
@@ -13,13 +13,14 @@ use crate::error::Error;
 use crate::linear::{Linear, LinearOptions};
 use crate::prologue::{Prologue, PrologueInput};
 use crate::quantized_buf::QuantizedBuf;
-use crate::receipt::{FallbackNote, Recording};
+use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, Registry};
 use crate::request::Shape;
 use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// A [`Linear`] that keeps its quantized weights, and where a kernel panics, computes something else than the portable
@@ -218,41 +219,6 @@ impl<'w> GuardedLinear<'w> {
         threads: &Threads,
     ) -> Result<(), Error> {
         self.0.run(&mut Work::OfQuantized { x, bias, y }, &mut Workspace::new(), threads)
-    }
-}
-
-impl Layer for Linear {
-    fn device(&self) -> Device {
-        self.prepared().device()
-    }
-
-    fn kernels(&self) -> impl Iterator<Item = &'static Entry> {
-        Linear::kernels(self)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        Linear::weight_bytes(self)
-    }
-
-    fn record(&mut self, recording: Option<&Recording>) -> Result<(), Error> {
-        Linear::record(self, recording)
-    }
-
-    fn moved(&mut self, note: Arc<FallbackNote>) {
-        self.runs_instead(note);
-    }
-
-    fn tell_left_out(&self) {
-        Linear::tell_left_out(self);
-    }
-
-    fn forget_left_out(&mut self) {
-        Linear::forget_left_out(self);
-    }
-
-    #[cfg(feature = "cuda")]
-    fn gpu(&self) -> Option<&Arc<crate::cuda::Gpu>> {
-        Linear::gpu(self)
     }
 }
 
