@@ -48,7 +48,7 @@ fn pairs_never_leave_sixteen_bits() {
         let tiles = match plan.dot {
             Dot::Pairs { tiles } => i64::from(tiles),
             Dot::PairsWithin { fields } => i64::from(fields),
-            Dot::Direct { .. } | Dot::Wide => return,
+            Dot::Direct { .. } | Dot::Wide | Dot::Split => return,
         };
         seen += 1;
         let whole_tiles = matches!(plan.dot, Dot::Pairs { .. });
@@ -75,6 +75,12 @@ fn wide_operands_are_widened_only_where_needed() {
             (Isa::Neon, Dot::Direct { .. }) if plan.primitives.direct => {}
             (Isa::Neon, Dot::Pairs { .. } | Dot::PairsWithin { .. }) if !plan.primitives.direct => {}
             (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
+            (Isa::Avx2, Dot::Split) => {
+                assert!(!fits && plan.tokens == 1, "{}", plan.describe());
+                // Halves of activations are from -8 to 8.
+                let of_a_run = 2 * 8 * i64::from(plan.pack.operand_max) * i64::from(plan.format.unit / 4);
+                assert!(of_a_run < 1 << 15, "{}", plan.describe());
+            }
             (_, Dot::Pairs { .. } | Dot::PairsWithin { .. }) => assert!(fits, "{}", plan.describe()),
             (Isa::AvxVnni | Isa::Avx512, Dot::Direct { .. }) => {}
             (isa, dot) => panic!("{isa} has no {dot:?}"),
@@ -527,7 +533,7 @@ fn activations_are_widened_once_a_run_where_operands_are_widened() {
         planned(&set, format, decode(isa), |resolved| (resolved.dot == Dot::Wide, resolved.widens_runs()))
     };
     let words = |isa, format| words_of(isa, shipped_format(&set, format));
-    for isa in [Isa::Sse41, Isa::Avx2, Isa::Avx512] {
+    for isa in [Isa::Sse41, Isa::Avx512] {
         for format in ["q8_0", "iq4_nl", "iq4_xs"] {
             assert_eq!(words(isa, format), (true, true), "{isa} {format}");
         }
@@ -536,6 +542,24 @@ fn activations_are_widened_once_a_run_where_operands_are_widened() {
     // Runs of sixteen.
     let sixteen = Format { elements: 16, ..shipped_format(&set, "q8_0").clone() };
     assert_eq!(words_of(Isa::Avx2, &sixteen), (true, false));
+}
+
+/// A token by itself is split where a run of it is a vector, and several are not.
+#[test]
+fn activations_of_one_token_are_split_where_operands_would_be_widened() {
+    let set = set();
+    let dot = |format: &Format, label: &str| {
+        let of_avx2 = variant(&set, |v| v.isa == Isa::Avx2 && v.label == label);
+        planned(&set, format, of_avx2, |resolved| resolved.dot)
+    };
+    for format in ["q8_0", "iq4_nl", "iq4_xs"] {
+        let format = shipped_format(&set, format);
+        assert_eq!(dot(format, "decode"), Dot::Split, "{}", format.name);
+        assert_eq!(dot(format, "prefill"), Dot::Wide, "{}", format.name);
+    }
+    assert!(matches!(dot(shipped_format(&set, "q4_0"), "decode"), Dot::Pairs { .. }));
+    let short = Format { elements: 16, ..shipped_format(&set, "q8_0").clone() };
+    assert_eq!(dot(&short, "decode"), Dot::Wide, "a run of 16 is half a vector of activations");
 }
 
 /// Values times integers of runs wait in the buffer where they fit a byte and products of any bytes are summed in i32: then each sum is

@@ -12,7 +12,7 @@ use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, Scaled, UpperPlane, enabled, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, SPLIT_RUNS, Scaled, UpperPlane, enabled, trits};
 use crate::print::simd;
 use crate::text::when;
 use std::fmt::Write;
@@ -110,6 +110,12 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     );
     out.push_str(&prefetch_constants(plan));
     out.push_str(&trit_tables(plan));
+    if plan.dot == Dot::Split && plan.format.superblock.is_none() {
+        let _ = writeln!(
+            out,
+            "/// Runs whose activations are split together.\nconst SPLIT_RUNS: usize = {SPLIT_RUNS};"
+        );
+    }
     let sums = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => whole_row(plan),
         (_, Some(superblock)) => runs::by_superblock(plan, superblock, &Extent::ROW),

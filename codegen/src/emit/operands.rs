@@ -1,6 +1,7 @@
 //! From packed codes to operands, and their products with activations.
 
 use crate::plan::{Dot, MatmulPlan, UpperPlane};
+use crate::text::when;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
@@ -243,7 +244,7 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
     }
     let function = match plan.dot {
         Dot::Direct { .. } => "dot",
-        Dot::Pairs { .. } | Dot::PairsWithin { .. } => "pairs",
+        Dot::Pairs { .. } | Dot::PairsWithin { .. } | Dot::Split => "pairs",
         Dot::Wide => "wide",
     };
     for field in in_order(plan) {
@@ -290,6 +291,45 @@ pub(super) fn multiply_words(plan: &MatmulPlan<'_>) -> String {
              }}\n",
             decode(plan, field),
             words_of_four(&four)
+        );
+    }
+    out
+}
+
+/// Statements that split the activations of `count` runs from run `first` on (expressions) into `halves[run][token]`, which has room for
+/// `room` runs. Nothing where activations are not split.
+pub(super) fn split(plan: &MatmulPlan<'_>, room: &str, first: &str, count: &str) -> String {
+    when(plan.dot == Dot::Split, || {
+        let unit = plan.format.unit;
+        format!(
+            "// Activations as 16 * upper + lower, for a whole while ahead of the loads that broadcast them.
+             let mut halves = [[[[0; {unit}]; 2]; T]; {room}];
+             for run in 0..{count} {{
+                 for t in 0..T {{ halves[run][t] = simd::split(x[t].add(({first} + run) * {unit})); }}
+             }}
+             let halves = std::hint::black_box(&halves);\n"
+        )
+    })
+}
+
+/// As [`multiply_fields`], into the sums `sum` of lower and upper halves, with those of [`split`] of run `run` (an expression), from element
+/// `k` of it on.
+pub(super) fn multiply_split(plan: &MatmulPlan<'_>, run: &str) -> String {
+    let mut out = String::new();
+    for field in in_order(plan) {
+        let k = at_k(4 * field);
+        let _ = write!(
+            out,
+            "{}for t in 0..T {{
+                 let [lower, upper] = &halves[{run}][t];
+                 let lower = simd::broadcast(lower.as_ptr().add({k}));
+                 let upper = simd::broadcast(upper.as_ptr().add({k}));
+                 for i in 0..V {{
+                     sum[0][t][i] = simd::pairs(sum[0][t][i], w{field}[i], lower);
+                     sum[1][t][i] = simd::pairs(sum[1][t][i], w{field}[i], upper);
+                 }}
+             }}\n",
+            decode(plan, field),
         );
     }
     out

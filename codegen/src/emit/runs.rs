@@ -3,11 +3,11 @@
 //! Where each run has an f32, its sum is scaled and added to the f32 sums of the rows. Where runs have integers, sums are
 //! multiplied with those and added up over a super-block first.
 
-use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches, words, words_of_four};
+use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
-use crate::plan::{Integers, MatmulPlan, Scaled, SuperBlock, TermTypes};
+use crate::plan::{Dot, Integers, MatmulPlan, Scaled, SuperBlock, TermTypes};
 use crate::text::when;
 use std::fmt::Write;
 
@@ -225,6 +225,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              {ask}
              let mut total = [[simd::zero(); V]; T];
              {flags}
+             {split}
              for run in 0..RUNS {{
                  {number}
                  {start}
@@ -238,6 +239,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              {scaled}
          }}\n",
         ask = prefetch_of_terms(plan, superblock),
+        split = split(plan, "RUNS", "block * RUNS", "RUNS"),
         start = start(plan),
         integers_of_run = integers_of_run(plan),
         scaled = scaled_sums(plan, superblock, "total[t][i]"),
@@ -487,17 +489,32 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
         sums.push_str(end);
     }
     pointers.push_str(&terms_of_units(plan));
+    let (begin, units, end) = match plan.dot {
+        Dot::Split => (
+            format!(
+                "for first in (0..{last}).step_by(SPLIT_RUNS) {{
+                     let last = {last}.min(first + SPLIT_RUNS);
+                     {split}",
+                last = extent.last,
+                split = split(plan, "SPLIT_RUNS", "first", "last - first"),
+            ),
+            "first..last".to_string(),
+            "}",
+        ),
+        _ => (String::new(), extent.range(false), ""),
+    };
     format!(
         "{pointers}
          let mut y = {y};
+         {begin}
          for unit in {units} {{
              {sums}
              for t in 0..T {{
                  {per_token}
                  for i in 0..V {{ {per_vector} }}
              }}
-         }}\n",
+         }}
+         {end}\n",
         y = extent.y,
-        units = extent.range(false),
     )
 }

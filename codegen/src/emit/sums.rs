@@ -1,7 +1,9 @@
 //! Integer sums of products over tiles.
 
 use super::matrix;
-use super::operands::{load, multiply, multiply_fields, multiply_words, place, steps, table, words};
+use super::operands::{
+    load, multiply, multiply_fields, multiply_split, multiply_words, place, steps, table, words,
+};
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
 
@@ -53,6 +55,25 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
             fields = plan.pack.tile_fields(),
             multiply = multiply_words(plan),
+        ),
+        Dot::Split => format!(
+            "// Of the lower halves of activations, and of the upper ones.
+             let mut sum = [[[simd::zero_pairs(); V]; T]; 2];
+             for tile in {first}..{first} + {count} {{
+                 let (at, k) = (tile * TILE, (tile - {first}) * TILE_K);
+                 {load} {multiply}
+             }}
+             {DOT}
+             {begin}
+             for t in 0..T {{
+                 for i in 0..V {{
+                     let upper = simd::widen_upper(dot[t][i], sum[1][t][i]);
+                     dot[t][i] = simd::widen(upper, sum[0][t][i]);
+                 }}
+             }}",
+            multiply =
+                multiply_split(plan, if plan.format.superblock.is_some() { "run" } else { "unit - first" }),
+            begin = begin("dot"),
         ),
         Dot::Direct { shift_free: false } | Dot::Wide => format!(
             "{DOT}

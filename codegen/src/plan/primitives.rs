@@ -31,6 +31,8 @@ pub struct Primitives {
     pub times: bool,
     /// It has `factor`, `times_words` and `words`: the same, and activations, as i16.
     pub words: bool,
+    /// It has `split`: activations as two numbers of four bits each.
+    pub splits: bool,
     /// Beside it there is a unit that multiplies tiles.
     pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
@@ -56,6 +58,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         matrix: false,
         times: false,
         words: false,
+        splits: false,
         tiles: false,
         sums: None,
         all_sums: None,
@@ -73,6 +76,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         matrix: false,
         times: false,
         words: false,
+        splits: false,
         tiles: false,
         // Activations are in registers too.
         sums: Some(20),
@@ -90,7 +94,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
-        Isa::Avx2 => Some(Primitives { words: true, ..x86("avx2", 8, false) }),
+        Isa::Avx2 => Some(Primitives { words: true, splits: true, ..x86("avx2", 8, false) }),
         // Sixteen registers: f32 sums wait in memory, which is read once a run.
         Isa::AvxVnni => Some(Primitives { times: true, sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 18] = [
+const RUST: [(&str, &str, &str); 19] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
+    ("avx2_split_runs", "q8_0", "matmul_avx2_decode_"),
     ("avx2_wide_runs", "q8_0", "matmul_avx2_prefill_"),
     ("avx512_vnni_superblocks", "q4_k", "matmul_avx512_avx512vnni_decode_"),
     ("avx512_dense_ternary", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_decode_"),

@@ -243,6 +243,38 @@ pub fn widen(sum: I, pairs: P) -> I {
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
+/// The same with sums of upper halves of activations, see [`split`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn widen_upper(sum: I, pairs: P) -> I {
+    _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(16)))
+}
+
+/// Activations as 16 * upper + lower, both from -8 to 8: the lower halves, and the upper ones. Products with bytes of eight of them, two by
+/// two, fit in the i16 lanes of [`pairs`].
+///
+/// # Safety
+///
+/// 32 bytes are readable at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn split(p: *const i8) -> [[i8; 32]; 2] {
+    // SAFETY: the caller answers for the bytes; the load takes any alignment.
+    let x = unsafe { _mm256_loadu_si256(p.cast()) };
+    let nibble = _mm256_set1_epi8(15);
+    let signed = table(&[0, 1, 2, 3, 4, 5, 6, 7, 0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff]);
+    let lower = lookup(signed, and(x, nibble));
+    let upper = lookup(signed, and(shift::<4>(x), nibble));
+    // What a negative lower half takes is given to the upper one.
+    let upper = _mm256_sub_epi8(upper, _mm256_cmpgt_epi8(zero(), lower));
+    let mut halves = [[0; 32]; 2];
+    for (half, vector) in halves.iter_mut().zip([lower, upper]) {
+        // SAFETY: a half has as many bytes as the vector.
+        unsafe { _mm256_storeu_si256(half.as_mut_ptr().cast(), vector) };
+    }
+    halves
+}
+
 /// Adds four u8 x i8 products to every lane by way of i16 operands: exact for all of them.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -126,6 +126,43 @@ fn every_number_is_widened_as_plain_arithmetic_does() {
     check!(avx512, "avx512f", "avx512bw");
 }
 
+/// Both halves of every activation, and that products with the largest bytes fit where `pairs` adds up those of a run.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn activations_are_split_without_loss() {
+    use super::avx2 as simd;
+    if !(detected!("avx2") && detected!("f16c")) {
+        return;
+    }
+    let activations: Vec<i8> = (i8::MIN..=i8::MAX).collect();
+    for group in activations.chunks_exact(32) {
+        // SAFETY: the features were detected; a group is as long as a vector.
+        let [lower, upper] = unsafe { simd::split(group.as_ptr()) };
+        for (i, &x) in group.iter().enumerate() {
+            let (lower, upper) = (i32::from(lower[i]), i32::from(upper[i]));
+            assert_eq!(16 * upper + lower, i32::from(x));
+            assert!(lower.abs().max(upper.abs()) <= 8, "{x} = 16 * {upper} + {lower}");
+        }
+    }
+    for x in [-128i8, 127] {
+        let run = [x; 32];
+        let mut lanes = [0f32; simd::LANES];
+        // SAFETY: as above; `lanes` is as long as a vector.
+        unsafe {
+            let [lower, upper] = simd::split(run.as_ptr());
+            let mut sums = [simd::zero_pairs(); 2];
+            for _ in 0..8 {
+                for (sum, half) in sums.iter_mut().zip([&lower, &upper]) {
+                    *sum = simd::pairs(*sum, simd::bytes(255), simd::broadcast(half.as_ptr()));
+                }
+            }
+            let sum = simd::widen(simd::widen_upper(simd::zero(), sums[1]), sums[0]);
+            simd::store_f32(lanes.as_mut_ptr(), simd::to_f32(sum));
+        }
+        assert_eq!(lanes, [(32 * 255 * i32::from(x)) as f32; simd::LANES]);
+    }
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn planes_are_put_together_as_plain_arithmetic_does() {
