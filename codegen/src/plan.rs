@@ -160,18 +160,21 @@ pub struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself. `wide`:
-    /// operands are widened, which leaves less behind which taking codes apart could hide.
+    /// two products leave i16, so each takes more instructions, behind which taking codes apart hides less; with `signs` operands stay
+    /// bytes all the same.
     fn new(
         plan: &FormatPlan<'_>,
         pack: &PackPlan<'a>,
         primitives: &Primitives,
         wide: bool,
+        signs: bool,
     ) -> Option<Staged<'a>> {
         let step = match plan.unit {
             0 => pack.tile.k,
             unit => unit * plan.runs(),
         };
-        let scaled = plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide));
+        let scaled =
+            plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide && !signs));
         if scaled.is_none() && !(pack.costly() || wide && pack.fields > 1) {
             return None;
         }
@@ -216,6 +219,8 @@ pub struct MatmulPlan<'a> {
     /// The multiply is signed and operands are not: each is taken as itself less 128, and every sum gets 128
     /// times the sum of its activations back.
     pub biased: bool,
+    /// Operands are values that may be negative, and activations are multiplied without their signs, which operands take.
+    pub signs: bool,
     /// Vectors of rows computed at once.
     pub vectors: u32,
     /// Tokens computed at once.
@@ -266,10 +271,15 @@ impl<'a> MatmulPlan<'a> {
         let tokens = variant.tokens.max(1);
         let biased = primitives.signed && pack.operand_max > 127;
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
-        let pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let unsigned_pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let wide = !primitives.direct && unsigned_pairs_in_i16 == 0;
+        // A table may hold values as well as their distances from the smallest. -128 has no opposite.
+        let opposites = plan.min() >= -127 && plan.max() <= 127;
+        let signs = wide && primitives.signs && tokens > 1 && pack.table.is_some() && opposites;
+        let pairs_in_i16 = if signs { 1 } else { unsigned_pairs_in_i16 };
         let staged = match variant.strategy {
             Strategy::Staged if !biased && rows <= packing.rows => {
-                Staged::new(plan, &pack, &primitives, !primitives.direct && pairs_in_i16 == 0)
+                Staged::new(plan, &pack, &primitives, wide, signs)
             }
             _ => None,
         };
@@ -308,6 +318,7 @@ impl<'a> MatmulPlan<'a> {
             primitives,
             features: features(variant),
             biased,
+            signs,
             vectors,
             tokens,
             dot,
@@ -334,9 +345,18 @@ impl<'a> MatmulPlan<'a> {
         self.dot == Dot::Wide && unit != 0 && whole
     }
 
+    /// Whether the multiplication that widens sums in i16 takes the integers of their runs with it, instead of another one for each sum in
+    /// i32. What brings the integers to sixteen bits is shared by tokens.
+    pub fn widens_by_integers(&self) -> bool {
+        let in_pairs = matches!(self.dot, Dot::Pairs { .. } | Dot::PairsWithin { .. });
+        let scaled = self.staged.as_ref().is_some_and(|staged| staged.scaled.is_some());
+        in_pairs && self.tokens > 1 && self.primitives.words && self.format.superblock.is_some() && !scaled
+    }
+
     /// The plan in words, for `gristmill emit --plan` and receipts.
     pub fn describe(&self) -> String {
         let operands = match (self.primitives.signed, self.biased) {
+            _ if self.signs => "|i8| x signed i8",
             (false, _) => "u8 x i8",
             (true, false) => "i8 x i8",
             (true, true) => "(u8 - 128) x i8",
@@ -367,6 +387,7 @@ impl<'a> MatmulPlan<'a> {
                 format!("{operands} {pairs} in i16, activations in two halves of 4 bits, widened once a run")
             }
         };
+        let dot = if self.widens_by_integers() { format!("{dot}, times integers of runs") } else { dot };
         let unit = self.format.extent();
         let decode = match (&self.pack.table, self.pack.fields) {
             (None, _) if self.pack.trits() && matches!(self.dot, Dot::Direct { shift_free: true }) => {

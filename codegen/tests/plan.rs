@@ -53,7 +53,11 @@ fn pairs_never_leave_sixteen_bits() {
         seen += 1;
         let whole_tiles = matches!(plan.dot, Dot::Pairs { .. });
         let adds = if whole_tiles { tiles * i64::from(plan.pack.fields * plan.pack.words) } else { tiles };
-        let operands = if plan.biased { [-128, 127] } else { [0, i64::from(plan.pack.operand_max)] };
+        let operands = match (plan.biased, plan.signs) {
+            (true, _) => [-128, 127],
+            (_, true) => [i64::from(plan.format.min()), i64::from(plan.format.max())],
+            _ => [0, i64::from(plan.pack.operand_max)],
+        };
         for (x, operand) in [-128i64, 127].into_iter().flat_map(|x| operands.map(|operand| (x, operand))) {
             let mut sum = 0i64;
             for _ in 0..adds {
@@ -75,6 +79,9 @@ fn wide_operands_are_widened_only_where_needed() {
             (Isa::Neon, Dot::Direct { .. }) if plan.primitives.direct => {}
             (Isa::Neon, Dot::Pairs { .. } | Dot::PairsWithin { .. }) if !plan.primitives.direct => {}
             (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
+            (Isa::Avx2, Dot::PairsWithin { fields: 1 }) if plan.signs => {
+                assert!(!fits && plan.format.min() >= -127 && plan.format.max() <= 127, "{}", plan.describe());
+            }
             (Isa::Avx2, Dot::Split) => {
                 assert!(!fits && plan.tokens == 1, "{}", plan.describe());
                 // Halves of activations are from -8 to 8.
@@ -555,7 +562,9 @@ fn activations_of_one_token_are_split_where_operands_would_be_widened() {
     for format in ["q8_0", "iq4_nl", "iq4_xs"] {
         let format = shipped_format(&set, format);
         assert_eq!(dot(format, "decode"), Dot::Split, "{}", format.name);
-        assert_eq!(dot(format, "prefill"), Dot::Wide, "{}", format.name);
+        // Several tokens: values of a table are multiplied with their signs; what is no table stays from 0 to 255.
+        let several = if format.name == "q8_0" { Dot::Wide } else { Dot::PairsWithin { fields: 1 } };
+        assert_eq!(dot(format, "prefill"), several, "{}", format.name);
     }
     assert!(matches!(dot(shipped_format(&set, "q4_0"), "decode"), Dot::Pairs { .. }));
     let short = Format { elements: 16, ..shipped_format(&set, "q8_0").clone() };
@@ -596,9 +605,10 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     assert_eq!(staged(without, "q2_k"), None);
     assert_eq!(staged(without, "q3_k"), Some(None));
 
-    // As i16 where operands become that in any case: -127 * 32 is their least.
+    // As i16 where operands become that in any case: -127 * 32 is their least. With their signs they stay bytes.
+    assert_eq!(staged(without, "iq4_xs"), Some(Some(Scaled::Words)));
+    assert_eq!(staged(batch(Isa::Avx2, false), "iq4_xs"), Some(None));
     for variant in [without, batch(Isa::Avx2, false)] {
-        assert_eq!(staged(variant, "iq4_xs"), Some(Some(Scaled::Words)));
         assert_eq!(staged(variant, "iq4_nl"), Some(None), "its runs have no integers");
     }
     for plain in ["iq4_xs", "iq4_nl"] {

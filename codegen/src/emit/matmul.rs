@@ -38,6 +38,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     if plan.biased {
         name.push_str("_biased");
     }
+    if plan.signs {
+        name.push_str("_signs");
+    }
     name.push_str(&constant_word(format));
     if let Dot::Pairs { tiles } = plan.dot {
         let _ = write!(name, "_widen{tiles}");

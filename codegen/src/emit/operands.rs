@@ -202,6 +202,7 @@ pub(super) fn operand(plan: &MatmulPlan<'_>, code: &str) -> String {
 /// The statement that makes the tables by which codes become operands, where there are any.
 pub(super) fn table(plan: &MatmulPlan<'_>) -> &'static str {
     match (plan.pack.table.is_some(), plan.biased) {
+        (true, _) if plan.signs => "let table = simd::values(simd::table(&*a.table), a.min);\n",
         (false, _) if plan.pack.trits() => "let trits = simd::trit_tables(&TRITS);\n",
         (true, true) => "let table = simd::signed(simd::table(&*a.table));\n",
         (true, false) => "let table = simd::table(&*a.table);\n",
@@ -244,6 +245,7 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
     }
     let function = match plan.dot {
         Dot::Direct { .. } => "dot",
+        Dot::Pairs { .. } | Dot::PairsWithin { .. } if plan.signs => "signed_pairs",
         Dot::Pairs { .. } | Dot::PairsWithin { .. } | Dot::Split => "pairs",
         Dot::Wide => "wide",
     };

@@ -4,7 +4,7 @@
 //! multiplied with those and added up over a super-block first.
 
 use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
-use super::sums::{integer_sums, needs_sum, zero_point};
+use super::sums::{integer_sums, needs_sum, sums_times_factors, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
 use crate::plan::{Dot, Integers, MatmulPlan, Scaled, SuperBlock, TermTypes};
@@ -204,7 +204,6 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         None => format!("unit * {tiles}"),
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
-    let sums = integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan));
     let both = TermsRead { values: true, integers: true };
     let mut out = terms_of_rows(plan, "scale", both);
     if has_min {
@@ -225,32 +224,114 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              {ask}
              let mut total = [[simd::zero(); V]; T];
              {flags}
-             {split}
-             for run in 0..RUNS {{
-                 {number}
-                 {start}
-                 {sums}
-                 for i in 0..V {{
-                     let integer = {integers_of_run};
-                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
-                 }}
-                 {next_flags}
-             }}
+             {runs}
              {scaled}
          }}\n",
         ask = prefetch_of_terms(plan, superblock),
-        split = split(plan, "RUNS", "block * RUNS", "RUNS"),
-        start = start(plan),
-        integers_of_run = integers_of_run(plan),
-        scaled = scaled_sums(plan, superblock, "total[t][i]"),
-        // For what is left out of its sum, and for where its codes are.
-        number = match (needs_sum(plan), extent.first) {
-            (false, Some(_)) => "",
-            _ => "let unit = block * RUNS + run;",
+        runs = match plan.widens_by_integers() {
+            true => runs_times_integers(plan, extent, &at, tiles, &next_flags),
+            false => runs_then_integers(plan, extent, &at, tiles, &next_flags),
         },
+        scaled = scaled_sums(plan, superblock, "total[t][i]"),
         constants = constants(plan, superblock, has_min),
         y = extent.y,
         blocks = extent.range(true),
+    )
+}
+
+/// The number of run `run`: for what its sum leaves out (`start`), and for where its codes are.
+fn number_of_run(extent: &Extent, start: bool) -> &'static str {
+    if start || extent.first.is_none() { "let unit = block * RUNS + run;" } else { "" }
+}
+
+/// Statements that add up in `total` the sums of the runs of super-block `block`, each of so many `tiles` from `at` on (an expression), times
+/// their integers.
+fn runs_then_integers(
+    plan: &MatmulPlan<'_>,
+    extent: &Extent,
+    at: &str,
+    tiles: u32,
+    next_flags: &str,
+) -> String {
+    format!(
+        "{split}
+         for run in 0..RUNS {{
+             {number}
+             {start}
+             {sums}
+             for i in 0..V {{
+                 let integer = {integers_of_run};
+                 for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+             }}
+             {next_flags}
+         }}\n",
+        split = split(plan, "RUNS", "block * RUNS", "RUNS"),
+        number = number_of_run(extent, needs_sum(plan)),
+        start = start(plan),
+        sums = integer_sums(plan, at, &tiles.to_string(), needs_sum(plan)),
+        integers_of_run = integers_of_run(plan),
+    )
+}
+
+/// The same where the integers are multiplied as sums are widened. What operands leave out is then added for two runs at once: the sums of
+/// their activations times their integers, times the smallest value.
+fn runs_times_integers(
+    plan: &MatmulPlan<'_>,
+    extent: &Extent,
+    at: &str,
+    tiles: u32,
+    next_flags: &str,
+) -> String {
+    let corrected = needs_sum(plan);
+    let (begin, of_pair, end) = match corrected {
+        false => ("", String::new(), ""),
+        true => (
+            "let mut x_sums = [[simd::zero(); V]; T];\n",
+            format!(
+                "for t in 0..T {{
+                     {}
+                     for i in 0..V {{
+                         x_sums[t][i] = simd::add_products(x_sums[t][i], simd::both(integers[0][i], integers[1][i]), x);
+                     }}
+                 }}\n",
+                sums_of_two_runs("pair")
+            ),
+            "let min = simd::splat(a.min);
+             for t in 0..T { for i in 0..V { total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min); } }\n",
+        ),
+    };
+    let factors = format!(
+        "let mut factors = [simd::zero(); V];
+         for i in 0..V {{
+             integers[of_pair][i] = {};
+             factors[i] = simd::factor(integers[of_pair][i]);
+         }}\n",
+        integers_of_run(plan)
+    );
+    format!(
+        "{begin}
+         for pair in 0..RUNS / 2 {{
+             let mut integers = [[simd::zero(); V]; 2];
+             for of_pair in 0..2 {{
+                 let run = 2 * pair + of_pair;
+                 {number}
+                 {sums}
+                 {next_flags}
+             }}
+             {of_pair}
+         }}
+         {end}",
+        number = number_of_run(extent, false),
+        sums = sums_times_factors(plan, at, &tiles.to_string(), &factors),
+    )
+}
+
+/// The statement that makes `x` of the sums of the activations of token `t`, of both runs of pair `pair` (an expression) of super-block `block`.
+fn sums_of_two_runs(pair: &str) -> String {
+    format!(
+        "let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * {pair});
+         // Both fit in sixteen bits.
+         let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);"
     )
 }
 
@@ -397,13 +478,12 @@ fn sums_of_minima(plan: &MatmulPlan<'_>) -> String {
              let mut integers = [simd::zero(); V];
              for i in 0..V {{ integers[i] = {}; }}
              for t in 0..T {{
-                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
-                 // Both fit in sixteen bits.
-                 let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
+                 {}
                  for i in 0..V {{ lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }}
              }}
          }}\n",
-        integers_of_pair(plan)
+        integers_of_pair(plan),
+        sums_of_two_runs("pair")
     )
 }
 

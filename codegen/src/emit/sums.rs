@@ -7,10 +7,31 @@ use super::operands::{
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
 
+/// Where sums in i16 are widened to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Widened<'a> {
+    /// `dot`.
+    Dot,
+    /// `total`, times the `factors` of their rows, which these statements make.
+    Total(&'a str),
+}
+
+impl Widened<'_> {
+    /// The statement that adds `pairs` (an expression) of token `t` and vector `i`.
+    fn add(self, pairs: &str) -> String {
+        match self {
+            Widened::Dot => format!("dot[t][i] = simd::widen(dot[t][i], {pairs});"),
+            Widened::Total(_) => {
+                format!("total[t][i] = simd::add_products(total[t][i], {pairs}, factors[i]);")
+            }
+        }
+    }
+}
+
 /// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
 /// `start[t]`, else at zero.
 pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
-    let alone = sums_by_token(plan, first, count, start);
+    let alone = sums_by_token(plan, first, count, start, Widened::Dot);
     if !plan.pairs {
         return alone;
     }
@@ -18,15 +39,31 @@ pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, star
     format!("let dot = if T == 1 {{ {alone} dot }} else {{ {paired} dot }};\n")
 }
 
+/// Integer sums over `count` tiles from `first` on (expressions), times `factors[i]`, which the statements `factors` make, added to
+/// `total[t][i]`. For plans that [multiply while they widen](MatmulPlan::widens_by_integers).
+pub(super) fn sums_times_factors(plan: &MatmulPlan<'_>, first: &str, count: &str, factors: &str) -> String {
+    sums_by_token(plan, first, count, false, Widened::Total(factors))
+}
+
 /// As [`integer_sums`], each token by itself.
-fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+fn sums_by_token(
+    plan: &MatmulPlan<'_>,
+    first: &str,
+    count: &str,
+    start: bool,
+    widened: Widened<'_>,
+) -> String {
     const DOT: &str = "let mut dot = [[simd::zero(); V]; T];";
+    let dot = match widened {
+        Widened::Dot => DOT,
+        Widened::Total(factors) => factors,
+    };
     let begin = |sum: &str| {
         when(start, || format!("for t in 0..T {{ for i in 0..V {{ {sum}[t][i] = start[t]; }} }}\n"))
     };
     let (load, table) = (load(plan), table(plan));
     // What has the sums of pairs take part in those of four bytes.
-    let widen = "for t in 0..T { for i in 0..V { dot[t][i] = simd::widen(dot[t][i], sum[t][i]); } }";
+    let widen = format!("for t in 0..T {{ for i in 0..V {{ {} }} }}", widened.add("sum[t][i]"));
     let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
     let each_tile = |body: &str| format!("for tile in {first}..{first} + {count} {{ {position} {body} }}");
     let loops = match plan.dot {
@@ -84,8 +121,8 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
         ),
         Dot::PairsWithin { fields } => {
             let sum = if fields == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
-            let body = format!("{sum} {load} {}", multiply_within(plan, fields));
-            format!("{DOT}\n{}\n{}", begin("dot"), each_tile(&body))
+            let body = format!("{sum} {load} {}", multiply_within(plan, fields, widened));
+            format!("{dot}\n{}\n{}", begin("dot"), each_tile(&body))
         }
         // A unit that fits i16 sums is widened once, at its end.
         Dot::Pairs { tiles }
@@ -94,7 +131,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             format!(
                 "let mut sum = [[simd::zero_pairs(); V]; T];
                  {}
-                 {DOT}
+                 {dot}
                  {}
                  {widen}",
                 each_tile(&format!("{load} {}", multiply(plan, "sum"))),
@@ -102,7 +139,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -
             )
         }
         Dot::Pairs { tiles } => format!(
-            "{DOT}
+            "{dot}
              {}
              let mut tile = {first};
              while tile < {first} + {count} {{
@@ -138,18 +175,14 @@ fn total_in_place(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Statements that multiply fields into i16 sums, which are exact over `most` fields and are widened behind those.
-fn multiply_within(plan: &MatmulPlan<'_>, most: u32) -> String {
+fn multiply_within(plan: &MatmulPlan<'_>, most: u32, widened: Widened<'_>) -> String {
     multiply_fields(plan, |field, function| {
         // Fields are taken in order, and each group of them starts anew.
         let begins = field % most == 0;
         let ends = field % most == most - 1 || field == plan.pack.tile_fields() * plan.step - 1;
         let so_far = if begins { "simd::zero_pairs()" } else { "sum[t][i]" };
         let pairs = format!("simd::{function}({so_far}, w{field}[i], x)");
-        if ends {
-            format!("dot[t][i] = simd::widen(dot[t][i], {pairs});")
-        } else {
-            format!("sum[t][i] = {pairs};")
-        }
+        if ends { widened.add(&pairs) } else { format!("sum[t][i] = {pairs};") }
     })
 }
 
@@ -160,5 +193,5 @@ pub(super) fn zero_point(plan: &MatmulPlan<'_>) -> &'static str {
 
 /// Whether integer sums are corrected by the sum of the activations.
 pub(super) fn needs_sum(plan: &MatmulPlan<'_>) -> bool {
-    plan.format.min() != 0 || plan.biased
+    (plan.format.min() != 0 && !plan.signs) || plan.biased
 }

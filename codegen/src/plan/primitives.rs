@@ -29,10 +29,12 @@ pub struct Primitives {
     pub matrix: bool,
     /// It has `factor`, `times` and `half_of_times`: operands times integers of their rows, in bytes.
     pub times: bool,
-    /// It has `factor`, `times_words` and `words`: the same, and activations, as i16.
+    /// It has `factor`, `both`, `times_words` and `words`: the same, integers of two runs, and activations, as i16.
     pub words: bool,
     /// It has `split`: activations as two numbers of four bits each.
     pub splits: bool,
+    /// It has `signed_pairs` and `values`: products of signed bytes of which two fit in i16.
+    pub signs: bool,
     /// Beside it there is a unit that multiplies tiles.
     pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
@@ -59,6 +61,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         times: false,
         words: false,
         splits: false,
+        signs: false,
         tiles: false,
         sums: None,
         all_sums: None,
@@ -77,6 +80,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         times: false,
         words: false,
         splits: false,
+        signs: false,
         tiles: false,
         // Activations are in registers too.
         sums: Some(20),
@@ -94,7 +98,7 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
-        Isa::Avx2 => Some(Primitives { words: true, splits: true, ..x86("avx2", 8, false) }),
+        Isa::Avx2 => Some(Primitives { words: true, splits: true, signs: true, ..x86("avx2", 8, false) }),
         // Sixteen registers: f32 sums wait in memory, which is read once a run.
         Isa::AvxVnni => Some(Primitives { times: true, sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {

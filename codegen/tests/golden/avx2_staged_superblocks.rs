@@ -188,98 +188,108 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
             };
             for block in part.first..part.last {
                 let mut total = [[simd::zero(); V]; T];
-                for run in 0..RUNS {
-                    let unit = block * RUNS + run;
-                    let mut start = [simd::zero(); T];
+                let mut x_sums = [[simd::zero(); V]; T];
+                for pair in 0..RUNS / 2 {
+                    let mut integers = [[simd::zero(); V]; 2];
+                    for of_pair in 0..2 {
+                        let run = 2 * pair + of_pair;
+                        let mut factors = [simd::zero(); V];
+                        for i in 0..V {
+                            integers[of_pair][i] = simd::integers(
+                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
+                            );
+                            factors[i] = simd::factor(integers[of_pair][i]);
+                        }
+                        for tile in ((block - part.first) * RUNS
+                            + run)..((block - part.first) * RUNS + run) + 1
+                        {
+                            let (at, k) = (tile * TILE, tile * TILE_K);
+                            let mut sum = [[simd::zero_pairs(); V]; T];
+                            let mut packed0 = [simd::zero(); V];
+                            for i in 0..V {
+                                packed0[i] = simd::load(codes[i].add(at));
+                            }
+                            let mut w0 = [simd::zero(); V];
+                            for i in 0..V {
+                                w0[i] = packed0[i];
+                            }
+                            for t in 0..T {
+                                let x = simd::broadcast(x[t].add(k));
+                                for i in 0..V {
+                                    sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
+                                }
+                            }
+                            let mut packed1 = [simd::zero(); V];
+                            for i in 0..V {
+                                packed1[i] = simd::load(codes[i].add(at + 64));
+                            }
+                            let mut w1 = [simd::zero(); V];
+                            for i in 0..V {
+                                w1[i] = packed1[i];
+                            }
+                            for t in 0..T {
+                                let x = simd::broadcast(x[t].add(k + 4));
+                                for i in 0..V {
+                                    total[t][i] = simd::add_products(
+                                        total[t][i],
+                                        simd::pairs(sum[t][i], w1[i], x),
+                                        factors[i],
+                                    );
+                                }
+                            }
+                            let mut packed2 = [simd::zero(); V];
+                            for i in 0..V {
+                                packed2[i] = simd::load(codes[i].add(at + 128));
+                            }
+                            let mut w2 = [simd::zero(); V];
+                            for i in 0..V {
+                                w2[i] = packed2[i];
+                            }
+                            for t in 0..T {
+                                let x = simd::broadcast(x[t].add(k + 8));
+                                for i in 0..V {
+                                    sum[t][i] = simd::pairs(simd::zero_pairs(), w2[i], x);
+                                }
+                            }
+                            let mut packed3 = [simd::zero(); V];
+                            for i in 0..V {
+                                packed3[i] = simd::load(codes[i].add(at + 192));
+                            }
+                            let mut w3 = [simd::zero(); V];
+                            for i in 0..V {
+                                w3[i] = packed3[i];
+                            }
+                            for t in 0..T {
+                                let x = simd::broadcast(x[t].add(k + 12));
+                                for i in 0..V {
+                                    total[t][i] = simd::add_products(
+                                        total[t][i],
+                                        simd::pairs(sum[t][i], w3[i], x),
+                                        factors[i],
+                                    );
+                                }
+                            }
+                        }
+                    }
                     for t in 0..T {
-                        let x_sum = *a.x_sums.add((token + t) * a.units + unit);
-                        start[t] = simd::splat(x_sum * a.min);
-                    }
-                    let mut dot = [[simd::zero(); V]; T];
-                    for t in 0..T {
+                        let of_two = a
+                            .x_sums
+                            .add((token + t) * a.units + block * RUNS + 2 * pair);
+                        // Both fit in sixteen bits.
+                        let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);
                         for i in 0..V {
-                            dot[t][i] = start[t];
-                        }
-                    }
-                    for tile in ((block - part.first) * RUNS
-                        + run)..((block - part.first) * RUNS + run) + 1
-                    {
-                        let (at, k) = (tile * TILE, tile * TILE_K);
-                        let mut sum = [[simd::zero_pairs(); V]; T];
-                        let mut packed0 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
-                        }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = packed0[i];
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
-                            }
-                        }
-                        let mut packed1 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed1[i] = simd::load(codes[i].add(at + 64));
-                        }
-                        let mut w1 = [simd::zero(); V];
-                        for i in 0..V {
-                            w1[i] = packed1[i];
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 4));
-                            for i in 0..V {
-                                dot[t][i] = simd::widen(
-                                    dot[t][i],
-                                    simd::pairs(sum[t][i], w1[i], x),
-                                );
-                            }
-                        }
-                        let mut packed2 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed2[i] = simd::load(codes[i].add(at + 128));
-                        }
-                        let mut w2 = [simd::zero(); V];
-                        for i in 0..V {
-                            w2[i] = packed2[i];
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 8));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(simd::zero_pairs(), w2[i], x);
-                            }
-                        }
-                        let mut packed3 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed3[i] = simd::load(codes[i].add(at + 192));
-                        }
-                        let mut w3 = [simd::zero(); V];
-                        for i in 0..V {
-                            w3[i] = packed3[i];
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 12));
-                            for i in 0..V {
-                                dot[t][i] = simd::widen(
-                                    dot[t][i],
-                                    simd::pairs(sum[t][i], w3[i], x),
-                                );
-                            }
-                        }
-                    }
-                    for i in 0..V {
-                        let integer = simd::integers(
-                            scale_integers[i].add(block * WORDS * 4 + run * ROWS),
-                        );
-                        for t in 0..T {
-                            total[t][i] = simd::add_product(
-                                total[t][i],
-                                dot[t][i],
-                                integer,
+                            x_sums[t][i] = simd::add_products(
+                                x_sums[t][i],
+                                simd::both(integers[0][i], integers[1][i]),
+                                x,
                             );
                         }
+                    }
+                }
+                let min = simd::splat(a.min);
+                for t in 0..T {
+                    for i in 0..V {
+                        total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min);
                     }
                 }
                 for t in 0..T {

@@ -158,11 +158,11 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                         );
                     }
                     for t in 0..T {
-                        let x_sums = a
+                        let of_two = a
                             .x_sums
                             .add((token + t) * a.units + block * RUNS + 2 * pair);
                         // Both fit in sixteen bits.
-                        let x = simd::splat(*x_sums & 0xffff | *x_sums.add(1) << 16);
+                        let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);
                         for i in 0..V {
                             lows[t][i] = simd::add_products(lows[t][i], integers[i], x);
                         }

@@ -236,6 +236,20 @@ pub fn pairs(sum: P, a: I, b: I) -> P {
     _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b))
 }
 
+/// A [`table`] of differences from `min` as one of values, which fit in signed bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn values(table: I, min: i32) -> I {
+    _mm256_add_epi8(table, _mm256_set1_epi8(min as i8))
+}
+
+/// Adds i8 x i8 products to i16 lanes, two to a lane, of which no byte of `a` is -128: it has no opposite.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn signed_pairs(sum: P, a: I, b: I) -> P {
+    _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(a, b)))
+}
+
 /// Adds the two i16 halves of every lane of `pairs` to `sum`.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -325,7 +339,14 @@ pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn factor(integers: I) -> I {
-    or(and(integers, splat(0xffff)), _mm256_slli_epi32::<16>(integers))
+    both(integers, integers)
+}
+
+/// Two integers of each row in the halves of its lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn both(first: I, second: I) -> I {
+    _mm256_blend_epi16::<0xaa>(first, _mm256_slli_epi32::<16>(second))
 }
 
 /// Four values of each row times the [`factor`] of it, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The

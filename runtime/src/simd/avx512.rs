@@ -472,8 +472,14 @@ pub unsafe fn store_digits<const SPLIT: u32>(sums: [I; 1], to: *mut u8) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn factor(integers: I) -> I {
-    let low = _mm512_and_si512(integers, _mm512_set1_epi32(0xffff));
-    _mm512_or_si512(low, _mm512_slli_epi32::<16>(integers))
+    both(integers, integers)
+}
+
+/// Two integers of each row in the halves of its lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn both(first: I, second: I) -> I {
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, first, _mm512_slli_epi32::<16>(second))
 }
 
 /// Four values of each row times the [`factor`] of it, less `zero`: `operands` are values less `min`, and results fit in sixteen bits. The

@@ -126,6 +126,60 @@ fn every_number_is_widened_as_plain_arithmetic_does() {
     check!(avx512, "avx512f", "avx512bw");
 }
 
+/// Integers as the halves of lanes, by what a multiplication of pairs makes of them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn integers_of_two_runs_share_a_lane() {
+    macro_rules! check_both {
+        ($module:ident, $($feature:tt),+) => {{
+            use super::$module as simd;
+            let present = true $(&& detected!($feature))+;
+            for (first, second) in [(-128, 127), (127, -128), (0, -1), (-1, 0), (63, -32)] {
+                if present {
+                    let mut lanes = [[0f32; simd::LANES]; 2];
+                    // SAFETY: the features were detected; `lanes` are as long as vectors.
+                    unsafe {
+                        let (first, second) = (simd::splat(first), simd::splat(second));
+                        let pairs = simd::splat(3 | 5 << 16);
+                        let products = [simd::both(first, second), simd::factor(first)]
+                            .map(|integers| simd::to_f32(simd::add_products(simd::zero(), pairs, integers)));
+                        for (lanes, products) in lanes.iter_mut().zip(products) {
+                            simd::store_f32(lanes.as_mut_ptr(), products);
+                        }
+                    }
+                    assert_eq!(lanes[0], [(3 * first + 5 * second) as f32; simd::LANES]);
+                    assert_eq!(lanes[1], [(8 * first) as f32; simd::LANES]);
+                }
+            }
+        }};
+    }
+    check_both!(avx2, "avx2");
+    check_both!(avx512, "avx512f", "avx512bw");
+}
+
+/// Every product of signed bytes but those with an operand of -128, and two of the largest beside each other.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn operands_take_the_signs_of_activations() {
+    use super::avx2 as simd;
+    if !(detected!("avx2") && detected!("f16c")) {
+        return;
+    }
+    for a in -127..=127i32 {
+        for b in -128..=127i32 {
+            let mut lanes = [0f32; simd::LANES];
+            // SAFETY: the features were detected; `lanes` is as long as a vector.
+            unsafe {
+                let differences = simd::bytes((a + 127) as u8);
+                let a = simd::values(differences, -127);
+                let pairs = simd::signed_pairs(simd::zero_pairs(), a, simd::bytes(b as u8));
+                simd::store_f32(lanes.as_mut_ptr(), simd::to_f32(simd::widen(simd::zero(), pairs)));
+            }
+            assert_eq!(lanes, [(4 * a * b) as f32; simd::LANES], "{a} * {b}");
+        }
+    }
+}
+
 /// Both halves of every activation, and that products with the largest bytes fit where `pairs` adds up those of a run.
 #[test]
 #[cfg(target_arch = "x86_64")]
