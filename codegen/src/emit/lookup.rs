@@ -4,6 +4,7 @@
 //! activations; between, the sums of a row wait in its place of the output. The f32 sums of a row are taken in the
 //! order of k, as everywhere.
 
+use super::function::{self, Function, imports};
 use super::matmul::{entry, epilogue, format_words, through_rows};
 use super::terms;
 use crate::lower::ir::{f32, i32};
@@ -62,37 +63,35 @@ fn constants(plan: &LookupPlan<'_>, runs: &Runs) -> String {
     let each =
         |set| format!("[{}]", joined((0..16).map(|index| format!("{:?}", counts(plan, set, index))), ", "));
     let Runs { word: run, tiles: run_tiles, whole, .. } = runs;
+    let tile_k = pack.tile.k;
+    let head = function::constants(&[
+        ("ROWS", &pack.packing.rows, "Rows of a panel, a byte each."),
+        (
+            "TILE",
+            &pack.tile.bytes,
+            &format!("Bytes of a tile of codes: all rows of a panel, {tile_k} elements each, two indices."),
+        ),
+        ("TILE_K", &tile_k, "Elements of a row in a tile."),
+        ("BYTES", &"4 * LANES", "Rows of a vector."),
+        ("TABLE", &32, "Bytes of a table: the low digits of sixteen sums, and the high ones."),
+        ("RUN", run_tiles, &format!("Tiles of a {run}.")),
+        (
+            "AT_ONCE",
+            &(plan.tables / (2 * run_tiles) / whole * whole),
+            &format!("The most {run}s whose tables are made at once."),
+        ),
+        ("T", &1, "Tokens of a tile."),
+    ]);
     format!(
-        "use gristmill_runtime::abi::MatmulArgs;
-         use gristmill_runtime::simd::{module}::{{self as simd, LANES}};
-
-         /// Rows of a panel, a byte each.
-         const ROWS: usize = {rows};
-         /// Bytes of a tile of codes: all rows of a panel, {tile_k} elements each, two indices.
-         const TILE: usize = {tile};
-         /// Elements of a row in a tile.
-         const TILE_K: usize = {tile_k};
-         /// Rows of a vector.
-         const BYTES: usize = 4 * LANES;
-         /// Bytes of a table: the low digits of sixteen sums, and the high ones.
-         const TABLE: usize = 32;
-         /// Tiles of a {run}.
-         const RUN: usize = {run_tiles};
-         /// The most {run}s whose tables are made at once.
-         const AT_ONCE: usize = {at_once};
-         /// Tokens of a tile.
-         const T: usize = 1;
+        "{imports}
+         {head}
          /// What four activations count for in the sums of each index: one set of sixteen for a table.
          static OPERANDS: [[[u8; 4]; 16]; {sets}] = [{constants}];
 
          /// Tables of the activations in hand.
          #[repr(C, align(64))]
          struct Tables(std::mem::MaybeUninit<[u8; AT_ONCE * RUN * 2 * TABLE]>);",
-        module = plan.module,
-        rows = pack.packing.rows,
-        tile = pack.tile.bytes,
-        tile_k = pack.tile.k,
-        at_once = plan.tables / (2 * run_tiles) / whole * whole,
+        imports = imports(&[], plan.module),
         constants = joined((0..sets).map(each), ", "),
     )
 }
@@ -101,30 +100,30 @@ fn constants(plan: &LookupPlan<'_>, runs: &Runs) -> String {
 fn fill(plan: &LookupPlan<'_>, features: &str) -> String {
     let LookupPlan { bias, split, .. } = plan;
     let sets = 4 / plan.codes;
-    format!(
-        "/// Tables for `tiles` tiles: each sum plus {bias}, in a low digit of {split} bits and a high one.
-         ///
-         /// # Safety
-         ///
-         /// `x` holds the activations of the tiles, and `tables` has room for two tables each.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn fill(x: *const i8, tiles: usize, tables: *mut u8) {{
-             for group in 0..tiles * TILE_K / 4 {{
-                 // SAFETY: the caller answers for activations and room; `OPERANDS` has sixteen lanes a set.
-                 unsafe {{
-                     let x = simd::broadcast(x.add(4 * group));
-                     for (set, operands) in OPERANDS.iter().enumerate() {{
-                         let mut sums = [simd::splat({bias}); 16 / LANES];
-                         for (i, sum) in sums.iter_mut().enumerate() {{
-                             let operands = simd::load(operands.as_ptr().add(i * LANES).cast());
-                             *sum = simd::widen(*sum, simd::pairs(simd::zero_pairs(), operands, x));
-                         }}
-                         simd::store_digits::<{split}>(sums, tables.add((group * {sets} + set) * TABLE));
+    let function = Function {
+        doc: &format!(
+            "Tables for `tiles` tiles: each sum plus {bias}, in a low digit of {split} bits and a high one."
+        ),
+        safety: "`x` holds the activations of the tiles, and `tables` has room for two tables each.",
+        features,
+        declaration: "unsafe fn fill(x: *const i8, tiles: usize, tables: *mut u8)",
+    };
+    function.with(&format!(
+        "for group in 0..tiles * TILE_K / 4 {{
+             // SAFETY: the caller answers for activations and room; `OPERANDS` has sixteen lanes a set.
+             unsafe {{
+                 let x = simd::broadcast(x.add(4 * group));
+                 for (set, operands) in OPERANDS.iter().enumerate() {{
+                     let mut sums = [simd::splat({bias}); 16 / LANES];
+                     for (i, sum) in sums.iter_mut().enumerate() {{
+                         let operands = simd::load(operands.as_ptr().add(i * LANES).cast());
+                         *sum = simd::widen(*sum, simd::pairs(simd::zero_pairs(), operands, x));
                      }}
+                     simd::store_digits::<{split}>(sums, tables.add((group * {sets} + set) * TABLE));
                  }}
              }}
          }}"
-    )
+    ))
 }
 
 /// What loads and stores vectors of outputs, whose last ones may not be there.
@@ -194,39 +193,37 @@ fn access(features: &str) -> String {
 fn tile(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
     let TileText { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
     let Runs { word: run, count: runs, .. } = runs;
-    format!(
-        "/// `V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels, the token is below `m`, and `tables` are those of
-         /// the token.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn tile<const V: usize>(a: &MatmulArgs, tables: *const u8, row: usize, token: usize, first: usize, last: usize) {{
-             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, and for
-             // the tables; what waits in the output was put there by this function.
-             unsafe {{
-                 let mut codes = [a.codes; V];
-                 for i in 0..V {{
-                     let row = row + i * BYTES;
-                     codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS);
-                 }}
-                 let mask = simd::bytes(0xf);
-                 let waiting = a.y.add(token * a.n + row);
-                 let rows = a.row_end.saturating_sub(row);
-                 {sums}
-                 if last < {runs} {{
-                     for i in 0..4 * V {{
-                         if i * LANES < rows {{ store_rows(waiting.add(i * LANES), rows - i * LANES, {waits}); }}
-                     }}
-                     return;
-                 }}
-                 {last}
-                 {epilogue}
+    let function = Function {
+        doc: &format!(
+            "`V` vectors of rows from `row`, over the {run}s `first..last`, whose tables are in hand."
+        ),
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels, the token is below `m`, and `tables` are those of\nthe token.",
+        features,
+        declaration: "unsafe fn tile<const V: usize>(a: &MatmulArgs, tables: *const u8, row: usize, token: usize, first: usize, last: usize)",
+    };
+    let body = format!(
+        "let mut codes = [a.codes; V];
+         for i in 0..V {{
+             let row = row + i * BYTES;
+             codes[i] = a.codes.add(row / ROWS * a.stride + row % ROWS);
+         }}
+         let mask = simd::bytes(0xf);
+         let waiting = a.y.add(token * a.n + row);
+         let rows = a.row_end.saturating_sub(row);
+         {sums}
+         if last < {runs} {{
+             for i in 0..4 * V {{
+                 if i * LANES < rows {{ store_rows(waiting.add(i * LANES), rows - i * LANES, {waits}); }}
              }}
-         }}",
-        epilogue = epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
-    )
+             return;
+         }}
+         {last}
+         {}",
+        epilogue(plan.format, "4 * V", "T", "y[i / 4][i % 4]"),
+    );
+    let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, and for\n\
+               // the tables; what waits in the output was put there by this function";
+    function.with_unsafe("", why, &body)
 }
 
 /// `matmul`: the loops around both.

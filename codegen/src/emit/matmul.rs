@@ -7,6 +7,7 @@
 //! Vectors are handled in loops over arrays and never in closures: a closure that is not inlined, as happens
 //! without link-time optimization, passes every vector through memory.
 
+use super::function::{Function, constants, imports};
 use super::operands::{LINE, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
@@ -97,20 +98,14 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let pack = &plan.pack;
     let (parameter, argument) =
         if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
-    let mut out = String::new();
-    let _ = write!(
-        out,
-        "use gristmill_runtime::abi::MatmulArgs;
-         use gristmill_runtime::simd::{}::{{self as simd, LANES}};
-
-         /// Rows of a panel.
-         const ROWS: usize = {};
-         /// Bytes of a tile of codes: all rows of a panel, {} elements each.
-         const TILE: usize = {};
-         /// Elements of a row in a tile.
-         const TILE_K: usize = {};\n",
-        plan.primitives.module, pack.packing.rows, pack.tile.k, pack.tile.bytes, pack.tile.k,
-    );
+    let (rows, bytes, k) = (pack.packing.rows, pack.tile.bytes, pack.tile.k);
+    let of_a_tile = format!("Bytes of a tile of codes: all rows of a panel, {k} elements each.");
+    let mut out = imports(&[], plan.primitives.module);
+    out += &constants(&[
+        ("ROWS", &rows, "Rows of a panel."),
+        ("TILE", &bytes, &of_a_tile),
+        ("TILE_K", &k, "Elements of a row in a tile."),
+    ]);
     out.push_str(&prefetch_constants(plan));
     out.push_str(&trit_tables(plan));
     if plan.dot == Dot::Split && plan.format.superblock.is_none() {
@@ -124,33 +119,27 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
         (_, Some(superblock)) => runs::by_superblock(plan, superblock, &Extent::ROW),
         (_, None) => runs::by_unit(plan, &Extent::ROW),
     };
-    let _ = write!(
-        out,
-        "/// `V` vectors of rows from `row` by `T` tokens from `token`.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn tile<const V: usize, const T: usize{parameter}>(a: &MatmulArgs, row: usize, token: usize) {{
-             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`.
-             unsafe {{
-                 {addresses}
-                 let mut x = [a.x; T];
-                 for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
-                 {next}
-                 {sums}
-                 {epilogue}
-             }}
-         }}
-
-         {matmul}",
+    let tile = Function {
+        doc: "`V` vectors of rows from `row` by `T` tokens from `token`.",
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.",
+        features: &features,
+        declaration: &format!(
+            "unsafe fn tile<const V: usize, const T: usize{parameter}>(a: &MatmulArgs, row: usize, token: usize)"
+        ),
+    };
+    let body = format!(
+        "{addresses}
+         let mut x = [a.x; T];
+         for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride); }}
+         {next}
+         {sums}
+         {epilogue}",
         addresses = addresses(plan),
         next = next(plan),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
-        matmul = matmul(plan, &features, argument),
     );
-    out
+    out += &tile.with_unsafe("", "the caller answers for the buffers of `a`, see `MatmulArgs`", &body);
+    out + &matmul(plan, &features, argument)
 }
 
 /// What prefetches are written in, where weights are prefetched.
@@ -327,27 +316,18 @@ fn matmul(plan: &MatmulPlan<'_>, features: &str, argument: &str) -> String {
     let each = "// SAFETY: the caller's promise is passed on.
          unsafe { if a.prefetch == 0 { rows::<false>(a) } else { rows::<true>(a) } }";
     let doc = "As [`matmul`], with prefetches of weights or without.";
-    entry(features, each) + &function(features, doc, "unsafe fn rows<const PREFETCH: bool>", &body)
+    entry(features, each) + &of_arguments(features, doc, "unsafe fn rows<const PREFETCH: bool>", &body)
 }
 
 /// The entry point of a module.
 pub(super) fn entry(features: &str, body: &str) -> String {
-    function(features, "`y = x * w^T (+ bias)`.", "pub unsafe fn matmul", body)
+    of_arguments(features, "`y = x * w^T (+ bias)`.", "pub unsafe fn matmul", body)
 }
 
 /// A function of the arguments of a product.
-fn function(features: &str, doc: &str, declaration: &str, body: &str) -> String {
-    format!(
-        "/// {doc}
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says.
-         #[target_feature(enable = \"{features}\")]
-         {declaration}(a: &MatmulArgs) {{
-             {body}
-         }}\n"
-    )
+fn of_arguments(features: &str, doc: &str, name: &str, body: &str) -> String {
+    let declaration = &format!("{name}(a: &MatmulArgs)");
+    Function { doc, safety: "As [`MatmulArgs`] says.", features, declaration }.with(body)
 }
 
 /// Token counts of the tiles that cover any m, the largest first: the planned one, powers of two or halves of it below, and

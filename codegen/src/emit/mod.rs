@@ -6,6 +6,7 @@ mod blockwise;
 mod cuda;
 pub mod fields;
 mod format;
+mod function;
 pub(crate) use listed::kernel_words;
 pub use listed::{Listed, kernel_name};
 pub(crate) use matmul::{constant_word, format_words};

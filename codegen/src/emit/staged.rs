@@ -5,7 +5,10 @@
 //! panels in BLIS (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015). Sums wait beside
 //! the operands for the next k, unrounded, so results have the same bits.
 
-use super::matmul::{addresses, entry, epilogue, in_shares, next, through_tokens, trit_tables, whole_sums};
+use super::function::{Function, constants, imports};
+use super::matmul::{
+    addresses, entry, epilogue, in_shares, next, prefetch_constants, through_tokens, trit_tables, whole_sums,
+};
 use super::operands::{decode, in_order, load, table};
 use super::runs::{self, Extent, TermsRead};
 use super::sums::integer_sums;
@@ -15,14 +18,31 @@ use crate::text::when;
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
 const TOKENS: u32 = 192;
 
-/// What functions are told of the buffer.
-pub(super) const PART: &str = "/// The part of a row that is in the buffer: steps `first..last`.
-     #[derive(Clone, Copy)]
-     struct Part {
-         buffer: *mut Buffer,
-         first: usize,
-         last: usize,
-     }";
+/// The types of what stays in the caches: `fields` (what each is, its name and its type) and sums, at addresses that `users` want.
+pub(super) fn buffer(users: &str, fields: &[(&str, &str, &str)]) -> String {
+    let fields = fields.iter().map(|(what, name, ty)| format!("/// {what}\n{name}: Aligned<{ty}>,\n"));
+    format!(
+        "/// At an address that {users} want.
+         #[repr(align(64))]
+         struct Aligned<T>(T);
+
+         /// What stays in the caches while tokens pass by.
+         struct Buffer {{
+             {fields}
+             /// The sums of a token in the order of its rows.
+             sums: Aligned<[u32; TOKENS * ROWS]>,
+         }}
+
+         /// The part of a row that is in the buffer: steps `first..last`.
+         #[derive(Clone, Copy)]
+         struct Part {{
+             buffer: *mut Buffer,
+             first: usize,
+             last: usize,
+         }}",
+        fields = fields.collect::<String>(),
+    )
+}
 
 /// Where the operands of `V` vectors of a field go, of so many `bytes` each, behind those of its tile of codes.
 pub(super) fn place_of_operands(field: u32, bytes: u32) -> String {
@@ -45,74 +65,37 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let k = staged.step * staged.steps;
     let tokens = TOKENS.next_multiple_of(plan.tokens);
     let times_bytes = times_bytes(staged.operand_bytes());
+    let head = constants(&[
+        ("ROWS", &rows, "Rows of a panel."),
+        ("CODES_K", &plan.pack.tile.k, "Elements of a row in a tile of codes."),
+        ("TILE_K", &staged.operands.tile.k, "Elements of a row in a tile of operands."),
+        ("TILE", &format!("TILE_K * ROWS{times_bytes}"), "Bytes of a tile of operands: all rows of a panel."),
+        ("STEP_K", &staged.step, "Elements of k that are never apart."),
+        ("STEPS", &staged.steps, "Steps that are decoded at once."),
+        ("TOKENS", &tokens, "Tokens whose sums wait at once."),
+    ]);
+    let operands = format!("[u8; {k} * ROWS{times_bytes}]");
     format!(
-        "use gristmill_runtime::abi::MatmulArgs;
-         use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
+        "{imports}
          use std::mem::MaybeUninit;
 
-         /// Rows of a panel.
-         const ROWS: usize = {rows};
-         /// Elements of a row in a tile of codes.
-         const CODES_K: usize = {codes_k};
-         /// Elements of a row in a tile of operands.
-         const TILE_K: usize = {operands_k};
-         /// Bytes of a tile of operands: all rows of a panel.
-         const TILE: usize = TILE_K * ROWS{times_bytes};
-         /// Elements of k that are never apart.
-         const STEP_K: usize = {step};
-         /// Steps that are decoded at once.
-         const STEPS: usize = {steps};
-         /// Tokens whose sums wait at once.
-         const TOKENS: usize = {tokens};
+         {head}
          {runs}
          {trits}
-         /// At an address that vectors want.
-         #[repr(align(64))]
-         struct Aligned<T>(T);
-
-         /// What stays in the caches while tokens pass by.
-         struct Buffer {{
-             /// Operands, tile by tile.
-             operands: Aligned<[u8; {k} * ROWS{times_bytes}]>,
-             /// The sums of a token in the order of its rows.
-             sums: Aligned<[u32; TOKENS * ROWS]>,
-         }}
-
-         {PART}
+         {buffer}
 
          {stage}
          {tile}
          {panel}
          {matmul}",
-        simd = plan.primitives.module,
-        codes_k = plan.pack.tile.k,
-        operands_k = staged.operands.tile.k,
-        step = staged.step,
-        steps = staged.steps,
+        imports = imports(&[], plan.primitives.module),
         runs = match (&plan.format.superblock, staged.scaled) {
             (Some(superblock), Some(_)) => runs::constants(plan, superblock, superblock.min.is_some()),
             _ => String::new(),
         },
         trits = trit_tables(plan),
-        stage = match staged.scaled {
-            None => stage(&decoding, &features, |operand| operand),
-            Some(Scaled::Bytes { zero, halved }) => stage_products(&decoding, &features, 1, |field| {
-                let (to, min) = (place_of_operands(field, 1), smallest(plan));
-                let times = if halved { "half_of_times" } else { "times" };
-                format!(
-                    "to.add({to}).cast::<simd::I>().write(simd::{times}(w{field}[i], factors[i], {min}, {zero}));"
-                )
-            }),
-            Some(Scaled::Words) => stage_products(&decoding, &features, 2, |field| {
-                let (to, min) = (place_of_operands(field, 2), smallest(plan));
-                format!(
-                    "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
-                     let to = to.add({to});
-                     to.cast::<simd::I>().write(even);
-                     to.add(4 * ROWS).cast::<simd::I>().write(odd);"
-                )
-            }),
-        },
+        buffer = buffer("vectors", &[("Operands, tile by tile.", "operands", &operands)]),
+        stage = stage_of(&decoding, staged, &features),
         tile = tile(&multiplying, staged.scaled, &features),
         panel = panel(
             plan,
@@ -126,6 +109,30 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         ),
         matmul = matmul(plan, &features, ["", ""]),
     )
+}
+
+/// The function that decodes a part, as its operands are written.
+fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
+    let min = smallest(plan);
+    match staged.scaled {
+        None => stage(plan, features, |operand| operand),
+        Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, |field| {
+            let times = if halved { "half_of_times" } else { "times" };
+            format!(
+                "to.add({}).cast::<simd::I>().write(simd::{times}(w{field}[i], factors[i], {min}, {zero}));",
+                place_of_operands(field, 1)
+            )
+        }),
+        Some(Scaled::Words) => stage_products(plan, features, 2, |field| {
+            format!(
+                "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
+                 let to = to.add({});
+                 to.cast::<simd::I>().write(even);
+                 to.add(4 * ROWS).cast::<simd::I>().write(odd);",
+                place_of_operands(field, 2)
+            )
+        }),
+    }
 }
 
 /// The function that decodes a part. `stored`: what is written of a vector of operands.
@@ -142,38 +149,63 @@ pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(Strin
             )
         })
         .collect();
-    format!(
-        "/// The operands of `V` vectors of rows from `row` in a part.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
-             /// Bytes of a tile of codes.
-             const TILE_OF_CODES: usize = {bytes};
-             {line}
-             // SAFETY: of the whole function: the caller answers for the codes and the buffer.
-             unsafe {{
-                 {addresses}
-                 {next}
-                 {table}
-                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-                 for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {{
-                     let at = tile * TILE_OF_CODES;
-                     {load}
-                     {fields}
-                     to = to.add(CODES_K * ROWS);
-                 }}
-             }}
-         }}\n",
-        bytes = plan.pack.tile.bytes,
-        line = super::matmul::prefetch_constants(plan),
-        addresses = addresses(plan),
-        next = next(plan),
-        table = table(plan),
-        load = load(plan),
-    )
+    let body = format!(
+        "for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {{
+             let at = tile * TILE_OF_CODES;
+             {}
+             {fields}
+             to = to.add(CODES_K * ROWS);
+         }}",
+        load(plan),
+    );
+    let doc = "The operands of `V` vectors of rows from `row` in a part.";
+    Staging { doc, constants: "", pointers: "", answers: "the codes and the buffer", body: &body }
+        .emit(plan, features)
+}
+
+/// The function `stage` of a module.
+struct Staging<'a> {
+    doc: &'a str,
+    /// Constants beside the size of a tile of codes.
+    constants: &'a str,
+    /// Statements that bind where terms are.
+    pointers: &'a str,
+    /// What its caller answers for.
+    answers: &'a str,
+    /// The loops, which write what is decoded to `to`.
+    body: &'a str,
+}
+
+impl Staging<'_> {
+    fn emit(&self, plan: &MatmulPlan<'_>, features: &str) -> String {
+        let Staging { doc, constants, pointers, answers, body } = *self;
+        let function = Function {
+            doc,
+            safety: "As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.",
+            features,
+            declaration: "unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize)",
+        };
+        let items = format!(
+            "/// Bytes of a tile of codes.
+             const TILE_OF_CODES: usize = {};
+             {constants}
+             {}",
+            plan.pack.tile.bytes,
+            prefetch_constants(plan),
+        );
+        let body = format!(
+            "{}
+             {}
+             {}
+             {pointers}
+             let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
+             {body}",
+            addresses(plan),
+            next(plan),
+            table(plan),
+        );
+        function.with_unsafe(&items, &format!("the caller answers for {answers}"), &body)
+    }
 }
 
 /// The smallest value, as an expression.
@@ -189,61 +221,42 @@ pub(super) fn stage_products(
     bytes: u32,
     write: impl Fn(u32) -> String,
 ) -> String {
-    let pack = &plan.pack;
     let (flags, next_flags) = runs::flags_of_runs(plan);
     let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
-    if let (Some(_), Some(superblock)) = (pack.shifted, &plan.format.superblock) {
+    if let (Some(_), Some(superblock)) = (plan.pack.shifted, &plan.format.superblock) {
         pointers.push_str(&runs::flag_words(plan, superblock));
     }
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| format!("{}\nfor i in 0..V {{ {} }}\n", decode(plan, field), write(field)))
         .collect();
-    format!(
-        "/// The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels, the part within them and the buffer.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {{
-             /// Bytes of a tile of codes.
-             const TILE_OF_CODES: usize = {bytes};
-             /// Tiles of codes of a run.
-             const TILES: usize = STEP_K / RUNS / CODES_K;
-             {line}
-             // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
-             unsafe {{
-                 {addresses}
-                 {next}
-                 {table}
-                 {pointers}
-                 let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-                 for block in part.first..part.last {{
-                     {flags}
-                     for run in 0..RUNS {{
-                         let mut factors = [simd::zero(); V];
-                         for i in 0..V {{ factors[i] = simd::factor({integers}); }}
-                         for tile in 0..TILES {{
-                             let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
-                             {load}
-                             {fields}
-                             to = to.add(CODES_K * ROWS{times_bytes});
-                         }}
-                         {next_flags}
-                     }}
+    let body = format!(
+        "for block in part.first..part.last {{
+             {flags}
+             for run in 0..RUNS {{
+                 let mut factors = [simd::zero(); V];
+                 for i in 0..V {{ factors[i] = simd::factor({integers}); }}
+                 for tile in 0..TILES {{
+                     let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
+                     {load}
+                     {fields}
+                     to = to.add(CODES_K * ROWS{times_bytes});
                  }}
+                 {next_flags}
              }}
-         }}\n",
-        bytes = pack.tile.bytes,
-        times_bytes = times_bytes(bytes),
-        line = super::matmul::prefetch_constants(plan),
-        addresses = addresses(plan),
-        next = next(plan),
-        table = table(plan),
+         }}",
         integers = runs::integers_of_run(plan),
         load = load(plan),
-    )
+        times_bytes = times_bytes(bytes),
+    );
+    let staging = Staging {
+        doc: "The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.",
+        constants: "/// Tiles of codes of a run.\nconst TILES: usize = STEP_K / RUNS / CODES_K;",
+        pointers: &pointers,
+        answers: "the codes, the integers and the buffer",
+        body: &body,
+    };
+    staging.emit(plan, features)
 }
 
 /// The function that multiplies a part with some tokens.
@@ -270,34 +283,31 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
         },
         (_, None) => runs::by_unit(plan, &extent),
     };
-    format!(
-        "/// `V` vectors of rows from `row` by `T` tokens from `token`, whose sums wait at token `at` of the buffer.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on
-         /// within the buffer.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize) {{
-             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, and for the part.
-             unsafe {{
-                 let mut codes = [(&raw const (*part.buffer).operands.0).cast::<u8>(); V];
-                 for i in 1..V {{ codes[i] = codes[0].add(i * LANES * 4); }}
-                 let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS).cast::<[[simd::{vector}; V]; T]>();
-                 let mut x = [a.x; T];
-                 for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K); }}
-                 {sums}
-                 if part.last < steps(a) {{
-                     waiting.write({name});
-                     return;
-                 }}
-                 {whole}
-                 {epilogue}
-             }}
-         }}\n",
+    let function = Function {
+        doc: "`V` vectors of rows from `row` by `T` tokens from `token`, whose sums wait at token `at` of the buffer.",
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on\n\
+                 within the buffer.",
+        features,
+        declaration: "unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize)",
+    };
+    let body = format!(
+        "let mut codes = [(&raw const (*part.buffer).operands.0).cast::<u8>(); V];
+         for i in 1..V {{ codes[i] = codes[0].add(i * LANES * 4); }}
+         let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS).cast::<[[simd::{vector}; V]; T]>();
+         let mut x = [a.x; T];
+         for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K); }}
+         {sums}
+         if part.last < steps(a) {{
+             waiting.write({name});
+             return;
+         }}
+         {whole}
+         {epilogue}",
         whole = when(!float, || whole_sums(plan)),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
-    )
+    );
+    let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, and for the part";
+    function.with_unsafe("", why, &body)
 }
 
 /// The function that takes a panel through tokens: `body` those from `begin` to `end`, whose operands are staged.
@@ -308,37 +318,33 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
         (_, 1) => "a.units".to_string(),
         (_, runs) => format!("a.units / {runs}"),
     };
-    format!(
-        "/// Steps of a row.
-         fn steps(a: &MatmulArgs) -> usize {{ {steps} }}
-
-         /// `V` vectors of rows from `row` by tokens `first..last`.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn panel<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, row: usize, first: usize, last: usize) {{
-             // Turns of equal length.
-             let turns = (last - first).div_ceil(TOKENS).max(1);
-             let turn = (last - first).div_ceil(turns).next_multiple_of({tokens});
-             // SAFETY: parts end with the row, and a turn has no more than `TOKENS` tokens; the rest is passed on.
-             unsafe {{
-                 let mut begin = first;
-                 while begin < last {{
-                     let end = last.min(begin + turn);
-                     let mut part = Part {{ buffer, first: 0, last: STEPS.min(steps(a)) }};
-                     loop {{
-                         stage::<V>(a, part, row);
-                         {body}
-                         if part.last == steps(a) {{ break; }}
-                         part = Part {{ buffer, first: part.last, last: (part.last + STEPS).min(steps(a)) }};
-                     }}
-                     begin = end;
+    let panel = Function {
+        doc: "`V` vectors of rows from `row` by tokens `first..last`.",
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels and the tokens below `m`.",
+        features,
+        declaration: "unsafe fn panel<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, row: usize, first: usize, last: usize)",
+    };
+    let body = format!(
+        "// Turns of equal length.
+         let turns = (last - first).div_ceil(TOKENS).max(1);
+         let turn = (last - first).div_ceil(turns).next_multiple_of({tokens});
+         // SAFETY: parts end with the row, and a turn has no more than `TOKENS` tokens; the rest is passed on.
+         unsafe {{
+             let mut begin = first;
+             while begin < last {{
+                 let end = last.min(begin + turn);
+                 let mut part = Part {{ buffer, first: 0, last: STEPS.min(steps(a)) }};
+                 loop {{
+                     stage::<V>(a, part, row);
+                     {body}
+                     if part.last == steps(a) {{ break; }}
+                     part = Part {{ buffer, first: part.last, last: (part.last + STEPS).min(steps(a)) }};
                  }}
+                 begin = end;
              }}
-         }}\n"
-    )
+         }}"
+    );
+    format!("/// Steps of a row.\nfn steps(a: &MatmulArgs) -> usize {{ {steps} }}\n\n{}", panel.with(&body))
 }
 
 /// The entry point, with statements at its beginning and at its end.

@@ -5,9 +5,10 @@
 //! over a whole super-block, and low and high bytes are put together once. The products of the next super-block or run are on their way while
 //! vectors scale those of the last one.
 
+use super::function::{Function, constants, imports};
 use super::matmul::{epilogue, trit_tables};
 use super::runs::{self, TermsRead};
-use super::staged::{self, PART};
+use super::staged;
 use super::sums::{needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::{f32, i32};
@@ -31,56 +32,38 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
             _ => operand,
         }),
     };
+    let head = constants(&[
+        ("ROWS", &plan.pack.packing.rows, "Rows of a panel."),
+        ("CODES_K", &plan.pack.tile.k, "Elements of a row in a tile of codes."),
+        ("STEP_K", &tiles.step, "Elements of k that are never apart."),
+        ("STEPS", &tiles.steps, "Steps that are decoded at once."),
+        ("TILE_K", &tiles.k, "Elements of k in a tile."),
+        ("TOKENS", &TOKENS, "Tokens whose sums wait at once."),
+        ("SUMS", &"4 * amx::TOKENS * LANES", "Sums of all tiles of a step."),
+    ]);
+    let operands = format!("[u8; {} * ROWS]", tiles.bytes_of_a_row());
+    let buffer = staged::buffer(
+        "vectors and tiles",
+        &[
+            ("Operands, four k of all rows of a panel side by side.", "operands", &operands),
+            ("Sums of tiles, those that are scaled and the next ones.", "of_tiles", "[[i32; SUMS]; 2]"),
+        ],
+    );
     format!(
-        "use gristmill_runtime::abi::MatmulArgs;
-         use gristmill_runtime::simd::amx;
-         use gristmill_runtime::simd::{simd}::{{self as simd, LANES}};
+        "{imports}
          use std::mem::MaybeUninit;
 
-         /// Rows of a panel.
-         const ROWS: usize = {rows};
-         /// Elements of a row in a tile of codes.
-         const CODES_K: usize = {codes_k};
-         /// Elements of k that are never apart.
-         const STEP_K: usize = {step};
-         /// Steps that are decoded at once.
-         const STEPS: usize = {steps};
-         /// Elements of k in a tile.
-         const TILE_K: usize = {tile_k};
-         /// Tokens whose sums wait at once.
-         const TOKENS: usize = {TOKENS};
-         /// Sums of all tiles of a step.
-         const SUMS: usize = 4 * amx::TOKENS * LANES;
+         {head}
          {runs}
          {trits}
-         /// At an address that vectors and tiles want.
-         #[repr(align(64))]
-         struct Aligned<T>(T);
-
-         /// What stays in the caches while tokens pass by.
-         struct Buffer {{
-             /// Operands, four k of all rows of a panel side by side.
-             operands: Aligned<[u8; {bytes} * ROWS]>,
-             /// Sums of tiles, those that are scaled and the next ones.
-             of_tiles: Aligned<[[i32; SUMS]; 2]>,
-             /// The sums of a token in the order of its rows.
-             sums: Aligned<[u32; TOKENS * ROWS]>,
-         }}
-
-         {PART}
+         {buffer}
 
          {stage}
          {tile}
          {panel}
          {matmul}",
-        simd = plan.primitives.module,
-        rows = plan.pack.packing.rows,
-        codes_k = plan.pack.tile.k,
-        step = tiles.step,
-        steps = tiles.steps,
-        tile_k = tiles.k,
+        imports = imports(&["amx"], plan.primitives.module),
         trits = trit_tables(plan),
-        bytes = tiles.bytes_of_a_row(),
         tile = tile(plan, tiles, &features),
         panel = panel(plan, tiles, &features),
         matmul = staged::matmul(
@@ -153,29 +136,30 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     };
     let parameters = if tiles.operands == TileOperands::Digits { "" } else { ", const X: usize" };
     let in_tiles = if parameters.is_empty() { "one tile" } else { "`X` tiles" };
-    format!(
-        "/// `V` vectors of rows from `row` by `count` tokens from `token`, which are {in_tiles}, and whose sums wait at token `at` of the
-         /// buffer.
-         ///
-         /// # Safety
-         ///
-         /// As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on
-         /// within the buffer; tiles are configured for `count` tokens.
-         #[target_feature(enable = \"{features}\")]
-         unsafe fn tile<const V: usize{parameters}>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize, count: usize) {{
-             // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles.
-             unsafe {{
-                 let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
-                 let of_tiles = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
-                 let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
-                 let x = a.x.add(token * a.x_stride + part.first * STEP_K);
-                 {body}
-                 if part.last < steps(a) {{ return; }}
-                 {epilogue}
-             }}
-         }}\n",
-        epilogue = epilogue(plan.format, "V", "count", &sums),
-    )
+    let function = Function {
+        doc: &format!(
+            "`V` vectors of rows from `row` by `count` tokens from `token`, which are {in_tiles}, and whose sums wait at token `at` of the\n\
+             buffer."
+        ),
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on\n\
+                 within the buffer; tiles are configured for `count` tokens.",
+        features,
+        declaration: &format!(
+            "unsafe fn tile<const V: usize{parameters}>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize, count: usize)"
+        ),
+    };
+    let body = format!(
+        "let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
+         let of_tiles = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
+         let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
+         let x = a.x.add(token * a.x_stride + part.first * STEP_K);
+         {body}
+         if part.last < steps(a) {{ return; }}
+         {}",
+        epilogue(plan.format, "V", "count", &sums),
+    );
+    let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles";
+    function.with_unsafe("", why, &body)
 }
 
 /// The f32 sum of token `t` and vector `i`, where it waits.
