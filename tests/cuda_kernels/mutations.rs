@@ -210,7 +210,7 @@ fn mistakes_in_products_show() {
             "not inside",
         ),
         ("a term too many", "i < count", "i <= count", "never wrote|elements"),
-        ("super-blocks that go on", "sum = 0; low", "low", ""),
+        ("super-blocks that go on", "total = 0; low", "low", ""),
         ("another row's integer", "(scale >> 8)", "(scale >> 16)", ""),
     ];
     let scaled: &[Mistake] = &[

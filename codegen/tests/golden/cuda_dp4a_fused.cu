@@ -57,7 +57,7 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
     GM_SHARED(i8, x_values, 30256);
     GM_SHARED(f32, x_scales, 1);
     GM_SHARED(i32, x_sums, 1);
-    GM_SHARED(i32, parts, 2 * 16 * 1 * 16);
+    GM_SHARED(i32, parts, 2 * 256);
     GM_SHARED(u32, size_of_warp, 16);
     GM_SHARED(i32, sum_of_warp, 16);
     // As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,

@@ -4,10 +4,11 @@
 //! CUDA block, as many as it was launched with, share the k of one panel. Weights are loaded and masked once for all
 //! tokens of the CUDA block.
 
+use super::adding::Adding;
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::product::{CudaMatmul, DP4A_ROWS};
-use super::terms::{SuperBlockTerms, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use super::product::{CudaMatmul, DP4A_ROWS, handed_over};
+use super::terms::{SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -33,29 +34,13 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
 GM_EXPORT({name})
 ",
         declared = form.kernel(plan),
-        shared = arrays(plan),
+        shared = handed_over(plan),
         parameters = form.parameters(),
         begin = form.begin(),
         tile = form.tile(),
         table = load_table(plan),
         body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
     )
-}
-
-/// Declarations of what the threads of a CUDA block hand over to each other: sums of warps, or terms of runs.
-pub(super) fn arrays(plan: &CudaMatmul<'_>) -> String {
-    let (ty, each, names): (_, _, &[&str]) = match (plan.format.unit, &plan.format.superblock) {
-        (0, _) => ("i32", 32, &["parts"]),
-        // Terms of super-blocks are integers until they are added up.
-        (_, Some(_)) => ("i32", 4, &["added", "subtracted"]),
-        (_, None) => ("f32", 4, &["added", "subtracted"]),
-    };
-    let (rounds, shares, tokens) = (plan.rounds, plan.threads / each, plan.tokens);
-    let used = if plan.format.offset { names } else { &names[..1] };
-    let declared = used
-        .iter()
-        .map(|name| format!("GM_SHARED({ty}, {name}, {rounds} * {shares} * {tokens} * {DP4A_ROWS});\n    "));
-    declared.collect()
 }
 
 /// The type of a token's bytes for a tile.
@@ -251,7 +236,9 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + {group}) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
-    let TermText { load, of_token, store, declare, add } = TermText::of(plan, &at);
+    let TermText { load, of_token, store } = TermText::of(plan, &at);
+    let width = tokens * DP4A_ROWS;
+    let [declare, add] = adding(plan, format!("(half * {groups} + {first_group}i) * {width} + within"));
     let (flip, last) = if plan.rounds == 2 { (", half ^= 1", "") } else { ("", "gm_sync();") };
     let text = format!(
         "for (u32 first = 0; first < a.units; first += groups{flip}) {{
@@ -270,7 +257,6 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
         if ({there}within < tokens * {DP4A_ROWS}) {{
             const u32 count = gm_min(a.units - first, groups);
             for (u32 i = 0; i < count; i++) {{
-                const u32 from = (half * {groups} + {first_group}i) * {width} + within;
                 {add}
             }}
         }}
@@ -280,10 +266,23 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),
-        width = tokens * DP4A_ROWS,
         each = each_token(plan, &format!("const u32 token = first_token + t;\n{of_token}{store}")),
     );
     [declare, text]
+}
+
+/// How a thread adds the terms of its output, of which that of run `first + i` is at `from`.
+fn adding(plan: &CudaMatmul<'_>, from: String) -> [String; 2] {
+    let parts = SuperBlockTerms::of(plan, DP4A_ROWS);
+    let x_scale = parts.and_then(|parts| match &plan.fused {
+        Some(fused) => fused.x_scale(plan, &format!("within / {DP4A_ROWS}"), "block", parts.elements),
+        None => {
+            let place = parts.x_scale(plan, &format!("first_token + within / {DP4A_ROWS}"), "block")?;
+            Some(format!("gm_load({place})"))
+        }
+    });
+    let row = format!("const u32 row = within % {DP4A_ROWS};");
+    Adding { of_output: "", count: String::new(), from, row, x_scale }.emit(plan, DP4A_ROWS)
 }
 
 /// How the terms of runs come about.
@@ -294,10 +293,6 @@ struct TermText {
     of_token: String,
     /// Those that store the terms of a token.
     store: String,
-    /// What the thread of an output declares to add them up.
-    declare: String,
-    /// Statements that add the terms at `from`, those of run `first + i`.
-    add: String,
 }
 
 impl TermText {
@@ -335,16 +330,14 @@ fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> TermText {
         terms(plan, &dot, &format!("scale.{name}"), &format!("min.{name}"))
     };
     let mut store = format!("gm_shared_put(added, {at}, {});\n", four("f32x4", &|name, r| term(name, r).0));
-    let mut add = String::from("y = y + added[from];");
     if plan.format.offset {
         let _ = writeln!(
             store,
             "                gm_shared_put(subtracted, {at}, {});",
             four("f32x4", &|name, r| term(name, r).1.unwrap_or_default())
         );
-        add.push_str(" y = y - subtracted[from];");
     }
-    TermText { load, of_token: run_of_token(plan), store, declare: String::new(), add }
+    TermText { load, of_token: run_of_token(plan), store }
 }
 
 /// Each run has integers, and its super-block an f32.
@@ -358,7 +351,6 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
             ",
         integers("scales")
     );
-    let mut loads = format!("const f32 scale = gm_load({} + row);\n", parts.at("scales", "panel", "block"));
     let offset = plan.format.offset;
     if offset {
         let _ = write!(
@@ -368,20 +360,6 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
             integers("mins"),
             2 * DP4A_ROWS,
         );
-        let _ = writeln!(
-            loads,
-            "                    const f32 min = gm_load({} + row);",
-            parts.at("mins", "panel", "block")
-        );
-    }
-    let x_scale = match &plan.fused {
-        Some(fused) => fused.x_scale(plan, &format!("within / {DP4A_ROWS}"), "block", parts.elements),
-        None => parts
-            .x_scale(plan, &format!("first_token + within / {DP4A_ROWS}"), "block")
-            .map(|place| format!("gm_load({place})")),
-    };
-    if let Some(x_scale) = x_scale {
-        let _ = writeln!(loads, "                    const f32 x_scale = {x_scale};");
     }
     let term = |r: usize| {
         let word = if r < 2 { "x" } else { "y" };
@@ -394,27 +372,13 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
     };
     let mut store =
         format!("gm_shared_put(added, {at}, {});\n", four("u32x4", &|_, r| format!("(u32)({})", term(r).0)));
-    let mut add = String::from("sum += added[from];");
     if offset {
         let _ = writeln!(
             store,
             "                gm_shared_put(subtracted, {at}, {});",
             four("u32x4", &|_, r| format!("(u32)({})", term(r).1.unwrap_or_default()))
         );
-        add.push_str(" low += subtracted[from];");
     }
-    let zero = if offset { "sum = 0; low = 0;" } else { "sum = 0;" };
-    let _ = write!(
-        add,
-        "
-                if ((first + i) % {runs} == {last}) {{
-                    const u32 block = (first + i) / {runs}, row = within % {DP4A_ROWS};
-                    {loads}                    {terms}
-                    {zero}
-                }}",
-        last = runs - 1,
-        terms = add_terms(plan, ["y", "sum", "low", "scale", "min"]),
-    );
     let of_token = if !needs_sums(plan.format) {
         "(void)token;\n".to_string()
     } else if let Some(fused) = &plan.fused {
@@ -422,6 +386,5 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
     } else {
         "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
     };
-    let declare = if offset { "i32 sum = 0, low = 0;\n    " } else { "i32 sum = 0;\n    " };
-    TermText { load, of_token, store, declare: declare.to_string(), add }
+    TermText { load, of_token, store }
 }

@@ -13,9 +13,8 @@ pub(super) struct Ends<'a> {
     pub(super) all_rows: bool,
     /// A declaration of what the lane's rows have: `scale` or `min`, or the integers `integer` or `lower` of a super-block's run.
     pub(super) of_rows: &'a dyn Fn(&str) -> String,
-    /// Where in shared memory the tokens' scales and sums begin.
-    pub(super) x_scales: String,
-    pub(super) x_sums: String,
+    /// An expression of what the two tokens of a lane have in column `c`: `x_scale`, or `x_sum` as u32.
+    pub(super) of_tokens: &'a dyn Fn(&str) -> String,
 }
 
 impl Ends<'_> {
@@ -35,61 +34,82 @@ impl Ends<'_> {
 
     /// Declarations of the scales and sums of a column's tokens, where they are used, and of those of a token.
     fn of_tokens(&self, scales: bool, sums: bool) -> [String; 2] {
-        let all = [
-            (scales, "f32", "f32x2", "x_scale", &self.x_scales),
-            (sums, "i32", "u32x2", "x_sum", &self.x_sums),
-        ];
+        let all = [(scales, "f32", "f32x2", "x_scale"), (sums, "i32", "u32x2", "x_sum")];
         let (mut column, mut token) = (String::new(), String::new());
-        for (_, ty, pair, name, place) in all.into_iter().filter(|(used, ..)| *used) {
-            let _ = write!(
-                column,
-                "const {pair} {name}_of = gm_shared_get<{pair}>({name}s, {place} + c * 8 + t * 2);\n    "
-            );
+        for (_, ty, pair, name) in all.into_iter().filter(|(used, ..)| *used) {
+            let _ = write!(column, "const {pair} {name}_of = {};\n    ", (self.of_tokens)(name));
             let _ = write!(token, "const {ty} {name} = ({ty})(j % 2 ? {name}_of.y : {name}_of.x);\n        ");
         }
         [column, token]
     }
 
-    /// The statements; for a run of a super-block `is_last` is the condition that it is the last one.
-    pub(super) fn emit(&self, plan: &CudaMatmul<'_>, is_last: Option<&str>) -> String {
-        let (half, sum, row) = match self.all_rows {
-            true => ("[half]", "sums[half][c][j]", "[half * 2 + j / 2]"),
-            false => ("", "sums[c * 4 + j]", "[j / 2]"),
+    /// Declarations of what the lane's rows have of a term, where it is used.
+    fn of_rows(&self, plan: &CudaMatmul<'_>, names: [&str; 2]) -> String {
+        let used = [plan.format.has_scales(), plan.format.offset];
+        names.iter().zip(used).filter(|(_, used)| *used).map(|(name, _)| (self.of_rows)(name)).collect()
+    }
+
+    /// What stands behind names for a sum: the lane's sums, and its rows' numbers.
+    fn indices(&self) -> [&'static str; 2] {
+        if self.all_rows {
+            ["sums[half][c][j]", "[half * 2 + j / 2]"]
+        } else {
+            ["sums[c * 4 + j]", "[j / 2]"]
+        }
+    }
+
+    /// Statements for the terms of each sum, integers of a run or of f32: what is added, and what is subtracted.
+    pub(super) fn terms(&self, plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
+        let format = plan.format;
+        let integers = format.superblock.is_some();
+        let names = if integers { ["integer", "lower"] } else { ["scale", "min"] };
+        let [sum, row] = self.indices();
+        let [of_scale, of_min] = names.map(|name| format!("{name}{row}"));
+        let (added, subtracted) = match integers {
+            true => integer_terms(plan, sum, &of_scale, &of_min),
+            false => terms(plan, sum, &of_scale, &of_min),
         };
+        let x_scales = !integers && format.activations.block.is_some();
+        let [column, token] = self.of_tokens(x_scales, needs_sums(format));
+        let body = token + &body(&added, subtracted.as_deref());
+        self.of_rows(plan, names) + &self.each_sum([&column, &body])
+    }
+
+    /// Statements that add terms to the lane's outputs; for a run of a super-block `is_last` is the condition that it is the last one.
+    pub(super) fn emit(&self, plan: &CudaMatmul<'_>, is_last: Option<&str>) -> String {
+        let half = if self.all_rows { "[half]" } else { "" };
         let clear = if self.all_rows { " sums[half][c][j] = 0;" } else { "" };
         let [y, total, low] = ["y", "total", "low"].map(|name| format!("{name}{half}[c][j]"));
-        let [scale, min, integer, lower] =
-            ["scale", "min", "integer", "lower"].map(|name| format!("{name}{row}"));
-        let format = plan.format;
-        let declared = |names: [&str; 2]| -> String {
-            let used = [format.has_scales(), format.offset];
-            names.iter().zip(used).filter(|(_, used)| *used).map(|(name, _)| (self.of_rows)(name)).collect()
-        };
-        let x_scales = format.activations.block.is_some();
         let Some(is_last) = is_last else {
-            let (added, subtracted) = terms(plan, sum, &scale, &min);
-            let subtract = subtracted.map_or(String::new(), |text| format!(" {y} = {y} - {text};"));
-            let [column, token] = self.of_tokens(x_scales, needs_sums(format));
-            let body = format!("{token}{y} = {y} + {added};{subtract}{clear}");
-            return declared(["scale", "min"]) + &self.each_sum([&column, &body]);
+            return self.terms(plan, |added, subtracted| {
+                let subtract = subtracted.map_or(String::new(), |text| format!(" {y} = {y} - {text};"));
+                format!("{y} = {y} + {added};{subtract}{clear}")
+            });
         };
-        let (added, subtracted) = integer_terms(plan, sum, &integer, &lower);
-        let added_low = subtracted.map_or(String::new(), |text| format!(" {low} += {text};"));
-        let [column, token] = self.of_tokens(false, needs_sums(format));
-        let body = format!("{token}{total} += {added};{added_low}{clear}");
-        let of_run = declared(["integer", "lower"]) + &self.each_sum([&column, &body]);
-        let zero = when(format.offset, || format!(" {low} = 0;"));
-        let [column, token] = self.of_tokens(x_scales, false);
+        let of_run = self.terms(plan, |added, subtracted| {
+            let added_low = subtracted.map_or(String::new(), |text| format!(" {low} += {text};"));
+            format!("{total} += {added};{added_low}{clear}")
+        });
+        let [_, row] = self.indices();
+        let [scale, min] = ["scale", "min"].map(|name| format!("{name}{row}"));
+        let zero = when(plan.format.offset, || format!(" {low} = 0;"));
+        let [column, token] = self.of_tokens(plan.format.activations.block.is_some(), false);
         let body = format!("{token}{} {total} = 0;{zero}", add_terms(plan, [&y, &total, &low, &scale, &min]));
         format!(
             "{of_run}if ({is_last}) {{
 // The end of a super-block.
 {}{}}}
 ",
-            declared(["scale", "min"]),
+            self.of_rows(plan, ["scale", "min"]),
             self.each_sum([&column, &body]),
         )
     }
+}
+
+/// What two neighbouring tokens have in shared memory, where those of the kernel begin at `place`.
+pub(super) fn shared_pair(name: &str, place: &str) -> String {
+    let pair = if name == "x_sum" { "u32x2" } else { "f32x2" };
+    format!("gm_shared_get<{pair}>({name}s, {place} + c * 8 + t * 2)")
 }
 
 /// Declarations of the outputs that a lane keeps for so many columns, beside its sums.

@@ -5,11 +5,11 @@
 //! block has several panels beside each other, and more of them one after the other.
 
 use super::activations::{Statements, Target, shared_bytes, statements};
-use super::dp4a::{AHEAD, arrays, declare_sums, half, hand_over, prefetch_run, step, sum_of_runs, vector};
+use super::dp4a::{AHEAD, declare_sums, half, hand_over, prefetch_run, step, sum_of_runs, vector};
 use super::epilogue::Epilogue;
 use super::operands::load_table;
 use super::overlap::wait;
-use super::product::{CudaMatmul, DP4A_ROWS, round_bytes};
+use super::product::{CudaMatmul, DP4A_ROWS, handed_over, round_bytes};
 use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::plan::lcm;
@@ -126,7 +126,7 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
 GM_EXPORT({name})
 ",
         held = room.blocks_per_sm,
-        arrays = arrays(plan),
+        arrays = handed_over(plan),
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
     )

@@ -4,7 +4,10 @@
 //! vocabulary of `cuda/device.h` stands in front, so that nvcc, NVRTC and a host compiler (against an emulator) can
 //! all compile it without any other file.
 
+mod accumulators;
 mod activations;
+mod adding;
+mod arrays;
 mod blocks;
 mod convert;
 mod decode;
@@ -19,6 +22,7 @@ mod experts;
 mod fma;
 mod form;
 mod fp4;
+mod fragments;
 mod fused;
 mod groups;
 mod halves;

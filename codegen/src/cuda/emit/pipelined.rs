@@ -3,10 +3,11 @@
 //!
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
-use super::ends::{Ends, indented, outputs};
+use super::arrays::{self, Array};
+use super::ends::{Ends, indented, outputs, shared_pair};
 use super::epilogue::Epilogue;
 use super::form::{Form, in_each_form};
-use super::mma::fragments;
+use super::fragments::{loads, products};
 use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
@@ -71,9 +72,7 @@ impl Tiling {
     }
 
     fn stage_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
-        let codes =
-            self.panels * self.tiles * plan.pack.tile.bytes + plan.tokens * self.tiles * plan.pack.tile.k;
-        codes + self.arrays(plan).iter().map(|array| array.count * array.size()).sum::<u32>()
+        arrays(plan, self).iter().map(Array::bytes).sum()
     }
 
     /// What a stage holds besides codes and activations.
@@ -94,21 +93,6 @@ impl Tiling {
         all.into_iter()
             .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
             .collect()
-    }
-}
-
-/// An array in shared memory.
-struct Array {
-    ty: &'static str,
-    name: &'static str,
-    /// Elements of a stage.
-    count: u32,
-}
-
-impl Array {
-    /// Bytes of an element.
-    fn size(&self) -> u32 {
-        if self.ty == "i8" { 1 } else { 4 }
     }
 }
 
@@ -143,14 +127,11 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
 fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
     let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
-    let mut shared = format!(
-        "GM_SHARED(u8, xs, {stages} * {});\n    GM_SHARED(u8, ws, {stages} * {});",
-        tokens * tiles * plan.pack.tile.k,
-        panels * tiles * plan.pack.tile.bytes
-    );
-    for Array { ty, name, count } in tiling.arrays(plan) {
-        let _ = write!(shared, "\n    GM_SHARED({ty}, {name}, {stages} * {count});");
-    }
+    let arrays = arrays(plan, tiling);
+    let shared = arrays
+        .iter()
+        .map(|Array { ty, name, count }| format!("GM_SHARED({ty}, {name}, {stages} * {count});"));
+    let shared = joined(shared, "\n    ");
     let beside = tokens / warp_tokens;
     let count = if plan.format.unit == 0 {
         format!("(u32)(a.stride / {})", plan.pack.tile.bytes)
@@ -211,15 +192,20 @@ GM_EXPORT({name})
         wait = form.wait(""),
         ahead = stages - 1,
         pending = stages - 2,
-        arrays = arrays(plan, tiling).join(", "),
+        arrays = arrays::arguments(&arrays),
         multiply = multiply(plan, tiling),
         store = form.storing(&store(plan, warp_tokens, "sums[half][c][j]")),
     )
 }
 
-/// Names of the arrays in shared memory.
-fn arrays(plan: &CudaMatmul<'_>, tiling: &Tiling) -> Vec<&'static str> {
-    ["xs", "ws"].into_iter().chain(tiling.arrays(plan).iter().map(|array| array.name)).collect()
+/// The arrays of a stage in shared memory.
+fn arrays(plan: &CudaMatmul<'_>, tiling: &Tiling) -> Vec<Array> {
+    let Tiling { panels, tiles, .. } = *tiling;
+    let own = [
+        Array { ty: "u8", name: "xs", count: plan.tokens * tiles * plan.pack.tile.k },
+        Array { ty: "u8", name: "ws", count: panels * tiles * plan.pack.tile.bytes },
+    ];
+    own.into_iter().chain(tiling.arrays(plan)).collect()
 }
 
 /// `copy_stage`: starts the copies of one stage to place `to`.
@@ -271,8 +257,8 @@ fn copy(plan: &CudaMatmul<'_>, tiling: &Tiling, used: &Used) -> String {
         ),
     );
     out += &copy_terms(plan, tiling, used, &each);
-    let names = joined(arrays(plan, tiling).iter().map(|name| format!("A{name} &{name}")), ", ");
-    let types = joined(arrays(plan, tiling).iter().map(|name| format!("class A{name}")), ", ");
+    let arrays = arrays(plan, tiling);
+    let (types, names) = (arrays::types(&arrays), arrays::parameters(&arrays));
     format!(
         "// Starts the copies of a stage of k to its place in shared memory: of each 32 k, 32 bytes of every token.
 template <{types}>
@@ -341,7 +327,7 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
     let (tokens, k, bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
     let Tiling { warp_tokens, panels, tiles, run, .. } = *tiling;
     let columns = warp_tokens / 8;
-    let parts: Vec<String> = (0..bytes / 512)
+    let parts: Vec<String> = (0..loads(plan))
         .map(|part| {
             format!(
                 "gm_shared_get<u32x4>(ws, ((at * {panels} + own_panel) * {tiles} + i) * {bytes} + {} + gm_lane() * 16)",
@@ -349,24 +335,13 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
             )
         })
         .collect();
-    let mut products = String::new();
-    for step in 0..k / 32 {
-        let _ = write!(
-            products,
-            "            {{
-    {weights}            GM_UNROLL for (u32 c = 0; c < {columns}; c++) {{
-                const u32x2 x = gm_shared_get<u32x2>(xs, ((at * {stage_steps} + i * {steps} + {step}) * {tokens} + own_tokens + c * 8 + g) * 32 + t * 8);
-                const u32 b[2] = {{x.x, x.y}};
-                gm_mma_16832_us(sums[0][c], weights[0], b);
-                gm_mma_16832_us(sums[1][c], weights[1], b);
-            }}
-            }}
-",
-            weights = fragments(plan, step),
+    let products = products(plan, columns, |step| {
+        format!(
+            "gm_shared_get<u32x2>(xs, ((at * {stage_steps} + i * {steps} + {step}) * {tokens} + own_tokens + c * 8 + g) * 32 + t * 8)",
             stage_steps = tiles * k / 32,
             steps = k / 32,
-        );
-    }
+        )
+    });
     let flush = when(run != 0, || flush(plan, tiling));
     let beyond = when(tiles != 1, || {
         format!("            if ((stage - {}) * {tiles} + i >= tiles) continue;\n", tiling.stages - 1)
@@ -375,6 +350,7 @@ fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         "GM_UNROLL for (u32 i = 0; i < {tiles}; i++) {{
 {beyond}            const u32x4 w[{count}] = {{{parts}}};
 {products}{flush}        }}",
+        products = indented("    ", &products),
         count = parts.len(),
         parts = parts.join(", "),
     )
@@ -411,8 +387,10 @@ fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         columns: warp_tokens / 8,
         all_rows: true,
         of_rows: &of_rows,
-        x_scales: format!("{shared} * {tokens} + own_tokens"),
-        x_sums: format!("(at * {runs} + run) * {tokens} + own_tokens"),
+        of_tokens: &|name| {
+            let run = if name == "x_sum" { format!("(at * {runs} + run)") } else { shared.clone() };
+            shared_pair(name, &format!("{run} * {tokens} + own_tokens"))
+        },
     };
     let is_last = block.map(|block| format!("unit % {block} == {}", block - 1));
     let tile = format!("((stage - {}) * {tiles} + i)", stages - 1);

@@ -43,16 +43,35 @@ pub struct CudaMatmul<'a> {
     pub fused: Option<Fused>,
 }
 
-/// Bytes of shared memory that one round takes: the f32 terms of every run that the CUDA block's threads do at once, or the
-/// integer sums of its warps.
-pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
+/// Elements that one round takes in each array of shared memory: the terms of every run that the CUDA block's threads do at once, or
+/// the integer sums of its warps.
+fn round_elements(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
         CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
         _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
         _ => threads / 4 * DP4A_ROWS,
     };
+    runs_by_rows * tokens
+}
+
+/// Their bytes, in all arrays.
+pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let arrays = if plan.offset { 2 } else { 1 };
-    runs_by_rows * tokens * arrays * 4
+    round_elements(plan, algorithm, threads, tokens) * arrays * 4
+}
+
+/// Declarations of what the threads of a CUDA block hand over to each other: sums of warps, or terms of runs.
+pub(super) fn handed_over(plan: &CudaMatmul<'_>) -> String {
+    let format = plan.format;
+    // Terms of super-blocks are integers until they are added up.
+    let ty = if format.unit == 0 || format.superblock.is_some() { "i32" } else { "f32" };
+    let names: &[&str] = match (format.unit, format.offset) {
+        (0, _) => &["parts"],
+        (_, false) => &["added"],
+        (_, true) => &["added", "subtracted"],
+    };
+    let each = round_elements(format, plan.algorithm, plan.threads, plan.tokens);
+    names.iter().map(|name| format!("GM_SHARED({ty}, {name}, {} * {each});\n    ", plan.rounds)).collect()
 }
 
 /// How many rounds of terms stand in shared memory: two, so that adding one overlaps the next, where that leaves room for

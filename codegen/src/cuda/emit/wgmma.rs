@@ -6,9 +6,11 @@
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k are a ring in shared memory, each with a full and an empty barrier.
 
+use super::accumulators::Accumulators;
+use super::arrays::Array;
 use super::epilogue::epilogue_row;
+use super::fragments::{fragments, loads};
 use super::header::HOPPER_HEADER;
-use super::mma::fragments;
 use super::operands::{load_table, table_of};
 use super::overlap::wait;
 use super::pipelined;
@@ -22,8 +24,6 @@ use std::fmt::Write;
 
 /// Stages in shared memory at most: more than memory's latency needs, whatever k of them is multiplied in a cycle.
 const MOST_STAGES: u32 = 8;
-/// Bytes of a barrier, of which a stage has two: for being full, and for being empty.
-const BARRIER: u32 = 8;
 /// Threads of a warpgroup.
 const GROUP: u32 = 128;
 /// Registers of three warpgroups' threads together, of which a multiplying one takes `MORE` and the copying one the rest.
@@ -84,7 +84,7 @@ impl Warpgroups {
 
     /// Bytes of shared memory of a CUDA block, all of which the launch gives.
     pub(super) fn shared_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
-        arrays(plan, self).iter().map(Array::bytes).sum()
+        arrays(plan, self).iter().map(apart).sum()
     }
 
     fn x_bytes(&self, plan: &CudaMatmul<'_>) -> u32 {
@@ -96,45 +96,26 @@ impl Warpgroups {
     }
 }
 
-/// An array in the shared memory that the launch gives.
-struct Array {
-    ty: &'static str,
-    name: &'static str,
-    /// Elements, and bytes of one.
-    count: u32,
-    size: u32,
-}
-
-impl Array {
-    /// With what lies between it and the next one.
-    fn bytes(&self) -> u32 {
-        (self.count * self.size).next_multiple_of(16)
-    }
-}
-
 /// The arrays of a CUDA block, in their order: tokens, codes, barriers, and what outputs are finished with.
 fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups) -> Vec<Array> {
     let stages = division.stages;
     let w_bytes = division.panels * plan.pack.tile.bytes;
     let mut arrays = vec![
-        Array { ty: "u8", name: "xs", count: stages * division.x_bytes(plan), size: 1 },
-        Array { ty: "u8", name: "ws", count: stages * w_bytes, size: 1 },
-        Array { ty: "u64", name: "full", count: stages, size: BARRIER },
-        Array { ty: "u64", name: "empty", count: stages, size: BARRIER },
+        Array { ty: "u8", name: "xs", count: stages * division.x_bytes(plan) },
+        Array { ty: "u8", name: "ws", count: stages * w_bytes },
+        Array { ty: "u64", name: "full", count: stages },
+        Array { ty: "u64", name: "empty", count: stages },
     ];
     match &division.terms {
-        Some(of) => {
-            let each = wgmma_runs::arrays(plan, division, of).into_iter();
-            arrays.extend(each.map(|(ty, name, count, size)| Array { ty, name, count, size }));
-        }
-        None => arrays.extend(wgmma_row::tokens_kept(plan).map(|(ty, name)| Array {
-            ty,
-            name,
-            count: plan.tokens,
-            size: 4,
-        })),
+        Some(of) => arrays.extend(wgmma_runs::arrays(plan, division, of)),
+        None => arrays.extend(wgmma_row::arrays(plan)),
     }
     arrays
+}
+
+/// Bytes from the begin of an array to that of the next.
+fn apart(array: &Array) -> u32 {
+    array.bytes().next_multiple_of(16)
 }
 
 /// Their declarations.
@@ -142,7 +123,7 @@ fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     let mut begin = 0;
     let each = arrays(plan, division).into_iter().map(|array| {
         let text = format!("GM_SHARED_FROM({}, {}, {}, {begin});", array.ty, array.name, array.count);
-        begin += array.bytes();
+        begin += apart(&array);
         text
     });
     joined(each, "\n    ")
@@ -151,9 +132,8 @@ fn declared(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 /// What stands before the kernel: the vocabulary, and the instruction for as many columns as a CUDA block has tokens.
 pub fn vocabulary(plan: &CudaMatmul<'_>) -> String {
     let (tokens, count) = (plan.tokens, plan.tokens / 2);
-    let sums = joined((0..count).map(|i| format!("%{i}")), ", ");
+    let Accumulators { operands: sums, outputs } = Accumulators::new(count, 'r');
     let operands = joined((count..count + 4).map(|i| format!("%{i}")), ", ");
-    let outputs = joined((0..count).map(|i| format!("\"+r\"(d[{i}])")), ", ");
     format!(
         "{HOPPER_HEADER}
 #ifndef GM_EMULATOR
@@ -355,7 +335,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
 fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     let (tokens, tile) = (plan.tokens, &plan.pack.tile);
     let steps = tile.k / 32;
-    let parts: Vec<String> = (0..tile.bytes / 512)
+    let parts: Vec<String> = (0..loads(plan))
         .map(|part| {
             format!(
                 "gm_shared_get<u32x4>(ws, (place * {} + gm_warp()) * {} + {} + gm_lane() * 16)",

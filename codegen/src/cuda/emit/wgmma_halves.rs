@@ -1,6 +1,7 @@
 //! `wgmma_f16` and `wgmma_bf16`: many tokens on Hopper. The kernel stands in `wgmma_halves.h`; here is what it takes of a format and a
 //! tile.
 
+use super::accumulators::Accumulators;
 use super::division::{BARRIERS, Division, ROWS, Raw, STAGE};
 use super::rows_product::{RowsProduct, at_once};
 use crate::text::joined;
@@ -73,8 +74,7 @@ fn tile(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
 fn instruction(plan: &RowsProduct<'_>) -> String {
     let RowsProduct { precision, tokens, .. } = *plan;
     let count = tokens / 2;
-    let sums = joined((0..count).map(|i| format!("%{i}")), ", ");
-    let outputs = joined((0..count).map(|i| format!("\"+f\"(d[{i}])")), ", ");
+    let Accumulators { operands: sums, outputs } = Accumulators::new(count, 'f');
     format!(
         "#ifndef GM_EMULATOR
 // d += a * b: 64 rows by {tokens} columns by 16 k.

@@ -1,6 +1,7 @@
 //! What the multiplying warps of [`wgmma`](super::wgmma) do where a row is one integer sum: the loop over stages, and outputs, which are
 //! finished with what stands in shared memory by token.
 
+use super::arrays::Array;
 use super::epilogue::Epilogue;
 use super::operands::table_of;
 use super::pipelined;
@@ -59,14 +60,15 @@ fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
     (plan.format.activations.keeps_multiplier, plan.format.min() != 0)
 }
 
-/// What outputs are finished with stands in shared memory, by token: types and names of the arrays.
-pub(super) fn tokens_kept(plan: &CudaMatmul<'_>) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// What outputs are finished with, by token.
+pub(super) fn arrays(plan: &CudaMatmul<'_>) -> impl Iterator<Item = Array> {
     let (divides, corrects) = used(plan);
     let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
-    arrays.into_iter().filter_map(|(there, ty, name)| there.then_some((ty, name)))
+    let count = plan.tokens;
+    arrays.into_iter().filter_map(move |(there, ty, name)| there.then_some(Array { ty, name, count }))
 }
 
-/// Statements that bring it there.
+/// Statements that bring it to shared memory.
 pub(super) fn load_tokens(plan: &CudaMatmul<'_>) -> String {
     let (divides, corrects) = used(plan);
     let inverse = if divides { "\n        inverses[gm_thread()] = 1.0f / x_scale;" } else { "" };

@@ -5,12 +5,13 @@
 //! The copying warpgroup brings a stage's activation scales and sums with its tokens, and with the first stage of several runs the
 //! terms of all of them, panel by panel, by bulk copies.
 
-use super::ends::{Ends, indented, outputs};
+use super::arrays::{self, Array};
+use super::ends::{Ends, indented, outputs, shared_pair};
 use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::terms::SuperBlockTerms;
 use super::tiles::{RunTerms, Warpgroups};
-use crate::text::when;
+use crate::text::{joined, when};
 use std::fmt::Write;
 
 /// Warps that copy: each has one or two of the four panels of each multiplying warpgroup.
@@ -35,22 +36,20 @@ impl RunTerms {
     }
 }
 
-/// An array that the kernel has for its terms: type, name, elements and bytes of one.
-pub(super) fn arrays(
-    plan: &CudaMatmul<'_>,
-    division: &Warpgroups,
-    of: &RunTerms,
-) -> Vec<(&'static str, &'static str, u32, u32)> {
+/// The arrays that the kernel has for its terms.
+pub(super) fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Vec<Array> {
     let used = Used::of(plan);
     let bytes = of.places * division.panels * of.bytes;
     let by_token = division.stages * plan.tokens;
     let all = [
-        (used.scales, ("u8", "scales", bytes, 1)),
-        (used.mins, ("u8", "mins", bytes, 1)),
-        (used.x_scales, ("f32", "x_scales", by_token, 4)),
-        (used.x_sums, ("i32", "x_sums", by_token, 4)),
+        (used.scales, "u8", "scales", bytes),
+        (used.mins, "u8", "mins", bytes),
+        (used.x_scales, "f32", "x_scales", by_token),
+        (used.x_sums, "i32", "x_sums", by_token),
     ];
-    all.into_iter().filter_map(|(there, array)| there.then_some(array)).collect()
+    all.into_iter()
+        .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
+        .collect()
 }
 
 /// What `bring` does for terms, as parts of its text.
@@ -75,10 +74,11 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
     let RunTerms { run, together, bytes, places } = *of;
     let (panels, tokens) = (division.panels, plan.tokens);
     let mut out = Bringing::default();
-    for (_, name, ..) in arrays(plan, division, of) {
-        let _ = write!(out.types, ", class A{name}");
-        let _ = write!(out.parameters, ", A{name} &{name}");
-        let _ = write!(out.arguments, ", {name}");
+    let arrays = arrays(plan, division, of);
+    if !arrays.is_empty() {
+        out.types = format!(", {}", arrays::types(&arrays));
+        out.parameters = format!(", {}", arrays::parameters(&arrays));
+        out.arguments = format!(", {}", arrays::arguments(&arrays));
     }
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
@@ -160,31 +160,26 @@ pub(super) fn sums(plan: &CudaMatmul<'_>) -> String {
     format!("i32 sums[2][{}] = {{}};\n    {}", plan.tokens / 2, outputs(plan, plan.tokens / 8))
 }
 
-/// The arrays that `add_terms` reads and adds to, as parameters and arguments.
-fn terms_of(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> [String; 3] {
-    let (columns, mut types, mut parameters, mut arguments) =
-        (plan.tokens / 8, String::new(), String::new(), String::new());
-    for (_, name, ..) in arrays(plan, division, of) {
-        let _ = write!(types, "class A{name}, ");
-        let _ = write!(parameters, "A{name} &{name}, ");
-        let _ = write!(arguments, "{name}, ");
-    }
-    let _ = write!(parameters, "const i32 (&sums)[{}], f32 (&y)[{columns}][4]", plan.tokens / 2);
-    arguments.push_str("sums[HALF], y[HALF]");
+/// What `add_terms` reads and adds to, as parameters and, for half `half` of a warp's rows, as arguments.
+fn terms_of(plan: &CudaMatmul<'_>, arrays: &[Array], half: u32) -> [String; 2] {
+    let columns = plan.tokens / 8;
+    let own = [format!("const i32 (&sums)[{}]", plan.tokens / 2), format!("f32 (&y)[{columns}][4]")];
+    let mut parameters: Vec<String> = [arrays::parameters(arrays)].into_iter().chain(own).collect();
+    let mut arguments = vec![arrays::arguments(arrays), format!("sums[{half}], y[{half}]")];
     if plan.format.superblock.is_some() {
         for name in ["total"].into_iter().chain(plan.format.offset.then_some("low")) {
-            let _ = write!(parameters, ", i32 (&{name})[{columns}][4]");
-            let _ = write!(arguments, ", {name}[HALF]");
+            parameters.push(format!("i32 (&{name})[{columns}][4]"));
+            arguments.push(format!("{name}[{half}]"));
         }
     }
-    [types, parameters, arguments]
+    [parameters, arguments].map(|all| joined(all.iter().filter(|one| !one.is_empty()), ", "))
 }
 
 /// The emitted `add_terms`: what a run's sums of sixteen rows add to the outputs.
 pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> String {
-    let [types, parameters, _] = terms_of(plan, division, of);
-    let types = types.trim_end_matches(", ");
-    let template = when(!types.is_empty(), || format!("template <{types}> "));
+    let arrays = arrays(plan, division, of);
+    let [parameters, _] = terms_of(plan, &arrays, 0);
+    let template = when(!arrays.is_empty(), || format!("template <{}> ", arrays::types(&arrays)));
     format!(
         "// The end of a run, the `run`-th of those whose terms are at `terms_place`, for half of a warp's rows: its terms, in the order of k.
 {template}GM_DEVICE void add_terms({parameters}, const Matmul &a, u32 half, u32 place, u32 terms_place, u32 run) {{
@@ -225,8 +220,7 @@ fn add_terms(plan: &CudaMatmul<'_>) -> String {
         columns: plan.tokens / 8,
         all_rows: false,
         of_rows: &of_rows,
-        x_scales: format!("place * {}", plan.tokens),
-        x_sums: format!("place * {}", plan.tokens),
+        of_tokens: &|name| shared_pair(name, &format!("place * {}", plan.tokens)),
     };
     let is_last = parts.as_ref().map(|parts| format!("run == {}", parts.runs - 1));
     indented("    ", &ends.emit(plan, is_last.as_deref()))
@@ -236,17 +230,15 @@ fn add_terms(plan: &CudaMatmul<'_>) -> String {
 pub(super) fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms, table: &str) -> String {
     let RunTerms { run, together, places, .. } = *of;
     let steps = plan.pack.tile.k / 32;
-    let [_, _, arguments] = terms_of(plan, division, of);
+    let arrays = arrays(plan, division, of);
     // Tiles of a run, where it has several.
     let (first, next) = match run {
         1 => ("0", "run++;".to_string()),
         _ => ("tile", format!("tile = tile + 1 == {run} ? 0 : tile + 1;\n            run += tile == 0;")),
     };
     let ends = |half: u32| {
-        let call = format!(
-            "add_terms({}, a, {half}, place, terms_place, run);",
-            arguments.replace("HALF", &half.to_string())
-        );
+        let [_, arguments] = terms_of(plan, &arrays, half);
+        let call = format!("add_terms({arguments}, a, {half}, place, terms_place, run);");
         if run == 1 { call } else { format!("if (tile == {}) {call}", run - 1) }
     };
     format!(
