@@ -1,12 +1,11 @@
-// Activations to int8: all threads of a CUDA block over one row, or as many CUDA blocks as share it. Behind device.h, reduce.h and values.h.
+// Activations to int8: all threads of a CUDA block over one row, or as many CUDA blocks as share it. Behind device.h, reduce.h,
+// values.h and statistic.h.
 //
 // One token leaves a device nearly idle, so what counts is how long the loads of a row take one after the other: each thread has
 // several under way, as they lie in memory, and takes them apart afterwards.
 //
 // The unit defines THREADS of a CUDA block of the kernel that does nothing else, the number of the fault SCALE_OVERFLOW, and what
 // the activation format says: `step_of` a statistic, and `quantized`.
-
-enum Statistic : u32 { ABS_MAX, SIGNED_ABS_MAX, ABS_MEAN };
 
 // Sixteen interleaved sums of |x| over a row, then their sum in order: what `abs_mean` is defined by. One warp; every warp gets the same.
 GM_DEVICE f64 abs_sum_of(const void *x, u32 type, u64 start, u32 len) {

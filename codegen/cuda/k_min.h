@@ -119,16 +119,16 @@ GM_DEVICE void quantize_blocks(GM_SHARED_ARRAY(u32) all_words, const f32 *src, u
         }
         gm_sync_warp();
         if (gm_lane() == 0) {
-            put_scale(all_words, words, 0, stored_bits(scales.x));
-            put_min(all_words, words, 0, stored_bits(mins.x));
+            put_scale(all_words, words, 0, 0, stored_bits(scales.x));
+            put_min(all_words, words, 0, 0, stored_bits(mins.x));
         }
         if (run < RUNS) {
-            put_run_scale(all_words, words, run, run_scale_bits(scales.y));
-            put_run_min(all_words, words, run, run_min_bits(mins.y));
+            put_run_scale(all_words, words, 0, run, run_scale_bits(scales.y));
+            put_run_min(all_words, words, 0, run, run_min_bits(mins.y));
             for (u32 n = 0; n < RUN; n++) {
                 const u32 i = run * RUN + n;
                 const u32 code = step != 0.0f ? (u32)gm_to_i32(nearest((x[n] + offset) / step, (f32)TOP)) : codes[n];
-                put_code(all_words, words, i, code);
+                put_code(all_words, words, 0, i, code);
             }
         }
         gm_sync_warp();

@@ -288,7 +288,7 @@ fn mistakes_in_quantizers_show() {
             "for (u32 lane = 1; lane < n; lane++)",
             "",
         ),
-        ("a scale by all lanes", "if (b == 0 && gm_lane() == 0)", "if (b == 0)", "no barrier"),
+        ("a scale by all lanes", " || gm_lane() != 0) return;", ") return;", "no barrier"),
         (
             "a shuffle of half a warp",
             "total += gm_shfl(sum, lane)",
@@ -299,11 +299,11 @@ fn mistakes_in_quantizers_show() {
     let several: &[Mistake] = &[
         ("a block beyond the last", "there = b < count", "there = true", "not inside"),
         ("the bits of another block", "a += base", "a += 0", ""),
-        ("half of a block's lanes", "mask = 4", "mask = 2", ""),
+        ("half of a block's lanes", "mask = LANES / 2", "mask = LANES / 4", ""),
         ("the last bytes left out", "i < bytes; i += 32", "i + 2 < bytes; i += 32", ""),
         ("a code in the wrong half", "<< (a & 7)", "<< (a & 3)", ""),
         ("the next word left out", "if (up > 0)", "if (up > 16)", ""),
-        ("another lane's values", "* 8 + part);", "* 8 + (part ^ 1));", ""),
+        ("another lane's values", "* LANES + part);", "* LANES + (part ^ 1));", ""),
     ];
     let search: &[Mistake] = &[
         (
@@ -361,14 +361,14 @@ fn mistakes_in_dequantize_show() {
     let runs: &[Mistake] = &[
         (
             "no barrier after the bytes",
-            "        gm_sync();\n        GM_NO_UNROLL",
-            "        GM_NO_UNROLL",
+            "        gm_sync();\n        if constexpr",
+            "        if constexpr",
             "no barrier|never wrote",
         ),
         (
             "no barrier after the scales",
-            "        gm_sync();\n        GM_UNROLL",
-            "        GM_UNROLL",
+            "            gm_sync();\n        }\n        GM_UNROLL_ROUNDS",
+            "        }\n        GM_UNROLL_ROUNDS",
             "no barrier|never wrote",
         ),
         ("no barrier after the values", "        gm_sync();\n    }\n", "    }\n", "no barrier"),
@@ -378,11 +378,11 @@ fn mistakes_in_dequantize_show() {
             "",
             "not inside|never wrote|elements",
         ),
-        ("blocks left out", "(u64)gm_blocks() * 16", "(u64)gm_blocks() * 17", ""),
-        ("blocks twice", "(u64)gm_blocks() * 16", "(u64)gm_blocks() * 8", "another block"),
-        ("a misaligned store", "ELEMENTS + element)", "ELEMENTS + element + 1)", "not aligned"),
-        ("another run's scale", "ELEMENTS / RUN], o", "ELEMENTS / RUN / 2], o", ""),
-        ("a sum the other way", "s * (f32)v[i] - o", "o - s * (f32)v[i]", ""),
+        ("blocks left out", "(u64)gm_blocks() * AT_ONCE", "(u64)gm_blocks() * (AT_ONCE + 1)", ""),
+        ("blocks twice", "(u64)gm_blocks() * AT_ONCE", "(u64)gm_blocks() * (AT_ONCE / 2)", "another block"),
+        ("a misaligned store", "ELEMENTS + element, out)", "ELEMENTS + element + 1, out)", "not aligned"),
+        ("another run's scale", "% ELEMENTS / RUN;", "% ELEMENTS / RUN / 2;", ""),
+        ("a sum the other way", "s * (f32)v - o", "o - s * (f32)v", ""),
         ("a code of another byte", "codes >> (8 * j)", "codes >> (8 * (3 - j))", ""),
     ];
     // Blocks of 210 bytes: neither they nor the tensor end where sixteen bytes do.
@@ -390,8 +390,8 @@ fn mistakes_in_dequantize_show() {
         ("bytes beyond the tensor", "(size - base) / 16,", "(size - base + 15) / 16,", "not inside"),
         (
             "wrong last bytes",
-            "i < span; i += 256) bytes[i] = gm",
-            "i < span; i += 256) bytes[i] = 1 + gm",
+            "i < span; i += THREADS) bytes[i] = gm",
+            "i < span; i += THREADS) bytes[i] = 1 + gm",
             "",
         ),
         ("high bits of another element", "(a & 7) & 0x3030303u) << 4", "(a & 6) & 0x3030303u) << 3", ""),
@@ -400,7 +400,12 @@ fn mistakes_in_dequantize_show() {
     let rows: &[Mistake] = &[
         ("misaligned bytes", "base = begin / 16 * 16", "base = begin", "not aligned"),
         ("blocks at the wrong place", "row_bytes) - base);", "row_bytes) - begin);", ""),
-        ("another row's scale", "row = src + b / (k / ELEMENTS)", "row = src + b / (k / ELEMENTS + 1)", ""),
+        (
+            "another row's scale",
+            "outer_of(src + b / (k / ELEMENTS)",
+            "outer_of(src + b / (k / ELEMENTS + 1)",
+            "",
+        ),
         ("another block's place", "places[i / RUNS]", "places[(i / RUNS + 1) % 64]", ""),
         ("a wrong power of three", "(place & 127)", "(place & 126)", ""),
     ];

@@ -14,11 +14,6 @@ pub(crate) fn expr(expr: &Expr) -> String {
     Cuda.print(expr).text
 }
 
-/// The same where it may become an operand.
-pub(crate) fn operand(expr: &Expr) -> String {
-    Cuda.print(expr).closed()
-}
-
 /// Statements that bind names.
 pub(crate) fn bindings<'a>(bound: impl IntoIterator<Item = &'a Bound>) -> String {
     let statement = |bound: &Bound| {

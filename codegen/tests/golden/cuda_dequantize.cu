@@ -43,42 +43,32 @@ template <class Bytes> GM_DEVICE u32 values(const Bytes &bytes, u32 at, u32 e, i
     return bad;
 }
 
-// Where block b starts in the tensor, in bytes.
-GM_DEVICE u64 place(u64 b, u32 k, u64 row_bytes) { (void)k; (void)row_bytes; return (b) * BYTES; }
+// Scale of a run.
+template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return outer; }
+
+// What is subtracted after scaling.
+template <class Bytes> GM_DEVICE f32 offset(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return 0.0f; }
+
+enum : bool { HAS_OFFSET = false };
+
+// The weight of an integer of a run with scale s and offset o.
+GM_DEVICE f32 weight_of(i32 v, f32 s, [[maybe_unused]] f32 o) { return s * (f32)v; }
+
+// The first element of the code that an element of the tensor belongs to.
+GM_DEVICE u64 first_of_code(u64 element) { return element; }
+
+// Bytes in front of a row's blocks.
+enum : u32 { HEADER = 0 };
+
+// The factor outside of the blocks of the row at `row`, of a tensor whose rows end at `tail`.
+GM_DEVICE f32 outer_of([[maybe_unused]] const u8 *row, [[maybe_unused]] const u8 *tail) { return gm_float((u32)gm_load(tail + 0) << 0 | (u32)gm_load(tail + 1) << 8 | (u32)gm_load(tail + 2) << 16 | (u32)gm_load(tail + 3) << 24); }
+
+enum : u32 { THREADS = 256, AT_ONCE = 32, HAS_RUNS = 0, INVALID_CODE = 1 };
+#define GM_UNROLL_ROUNDS GM_UNROLL
 
 GM_KERNEL(256) dequantize_i2_s(const u8 *src, f32 *dst, u32 rows, u32 k, u64 row_bytes, u64 *fault) {
     GM_SHARED(u8, bytes, 1040);
-    const u64 blocks = (u64)rows * (k / ELEMENTS), size = rows * row_bytes;
-    const f32 outer = gm_float((u32)gm_load((src + rows * row_bytes) + 0) << 0 | (u32)gm_load((src + rows * row_bytes) + 1) << 8 | (u32)gm_load((src + rows * row_bytes) + 2) << 16 | (u32)gm_load((src + rows * row_bytes) + 3) << 24);
-    for (u64 first = (u64)gm_block() * 32; first < blocks; first += (u64)gm_blocks() * 32) {
-        const u32 count = (u32)gm_min(blocks - first, (u64)32);
-        // From the sixteen bytes in which the first block starts to those in which the last one ends.
-        const u64 begin = place(first, k, row_bytes), base = begin / 16 * 16;
-        const u64 end = place(first + count - 1, k, row_bytes) + BYTES;
-        const u32 span = (u32)(end - base), shift = (u32)(begin - base);
-        const u32 whole = gm_min((span + 15) / 16, (u32)gm_min((size - base) / 16, (u64)span));
-        GM_NO_UNROLL for (u32 i = gm_thread(); i < whole; i += 256)
-            gm_shared_put(bytes, i * 16, gm_load_once((const u32x4 *)(src + base) + i));
-        GM_NO_UNROLL for (u32 i = whole * 16 + gm_thread(); i < span; i += 256) bytes[i] = gm_load_once(src + base + i);
-        (void)shift;
-        gm_sync();
-        
-        GM_UNROLL for (u32 j = 0; j < 4; j++) {
-            const u32 element = (j * 256 + gm_thread()) * N;
-            if (element >= count * ELEMENTS) continue;
-            i32 v[N];
-            const u32 bad = values(bytes, shift + element / ELEMENTS * BYTES, element % ELEMENTS, v);
-            if (bad < N) {
-                gm_atomic_min(fault, (first * ELEMENTS + element + bad) * 4 + 1);
-                continue;
-            }
-            f32 out[N];
-            GM_UNROLL for (u32 i = 0; i < N; i++) out[i] = outer * (f32)v[i];
-            gm_store((f32x4 *)(dst + first * ELEMENTS + element), f32x4{out[0], out[1], out[2], out[3]});
-        }
-        gm_sync();
-    }
-    (void)fault;
+    dequantize_blocks(bytes, Absent{}, Absent{}, Absent{}, src, dst, rows, k, row_bytes, fault);
 }
 GM_EXPORT(dequantize_i2_s)
 

@@ -2,108 +2,50 @@
 
 enum : u32 { ELEMENTS = 128, BYTES = 32, RUNS = 1, RUN = 128 };
 
-GM_KERNEL(128) quantize_absmean_i2_s_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, u64 *fault) {
-    const u64 chunks = (len + 4096 - 1) / 4096;
-    for (u64 c = (u64)gm_block() * 4 + gm_warp(); c < rows * chunks; c += (u64)gm_blocks() * 4) {
-        const u64 start = c / chunks * len + c % chunks * 4096;
-        const u64 left = len - c % chunks * 4096;
-        const u32 n = left < 4096 ? (u32)left : 4096;
-        const f32 *x = src + start;
-        u32 worst = 0xffffffffu;
-        u64 key = 0;
-        for (u32 i = gm_lane(); i < n; i += 32) {
-            const f32 v = gm_load(x + i);
-            if (!gm_is_finite(v) && i < worst) worst = i;
-            const u64 m = magnitude(v, i);
-            key = m > key ? m : key;
-        }
-        worst = warp_min(worst);
-        key = warp_max(key);
-        (void)key;
-        if (worst != 0xffffffffu && gm_lane() == 0) gm_atomic_min(fault, (start + worst) * 4);
-        const u64 result = gm_bits(abs_sum(x, n));
-        if (gm_lane() == 0) gm_store(partial + c, result);
-    }
-}
-GM_EXPORT(quantize_absmean_i2_s_chunks)
+enum : u32 { WARPS = 4, CHUNK = 4096, HEADER = 0, STEPS_IN_FRONT = 1, HAS_SCALE = 0, OUTER_BYTES = 4, TAIL = 32, SCALE_OVERFLOW = 2 };
+constexpr Statistic OF = ABS_MEAN;
 
-GM_KERNEL(32) quantize_absmean_i2_s_finish(const f32 *src, u32 rows, u64 len, const u64 *partial, f32x2 *steps, u64 *fault) {
-    const u64 chunks = (len + 4096 - 1) / 4096;
-    const u64 row = gm_block();
-    // In order: the sum of each chunk was taken at once, the sums of chunks are added one by one.
-    f64 total = 0.0;
-    for (u64 first = 0; first < chunks; first += 32) {
-        const f64 mine = first + gm_lane() < chunks ? gm_double(gm_load(partial + row * chunks + first + gm_lane())) : 0.0;
-        const u32 n = chunks - first < 32 ? (u32)(chunks - first) : 32;
-        for (u32 lane = 0; lane < n; lane++) total += gm_shfl(mine, lane);
-    }
-    const f32 s = len == 0 ? 0.0f : (f32)(total / (f64)len);
+// What elements are multiplied with or divided by, and what is stored.
+GM_DEVICE f32x2 step_of(f32 s) {
     const f32 multiplier = 1.0f / gm_max(s, 1e-5f);
     const bool usable = gm_is_finite(multiplier);
     const f32 apply = usable ? multiplier : 0.0f;
     const f32 stored = usable ? 1.0f / multiplier : 0.0f;
-    (void)src; (void)rows;
-    if (gm_lane() == 0) {
-        // Where the statistic itself is not finite, a value was not, and is reported.
-        if (!gm_is_finite(stored) && gm_is_finite(s)) gm_atomic_min(fault, row * len * 4 + 2);
-        gm_store(steps + row, f32x2{apply, stored});
-    }
+    return f32x2{apply, stored};
+}
+
+GM_DEVICE u32 code_of(f32 x, [[maybe_unused]] f32 apply) { return (u32)(gm_to_i32(gm_min(gm_max(gm_rint(x * apply), -1.0f), 1.0f) + 1.0f) & 0x3); }
+GM_DEVICE u32 stored_bits([[maybe_unused]] f32 stored) { return gm_bits(stored); }
+GM_DEVICE bool holds([[maybe_unused]] u32 bits) { return gm_is_finite(gm_float(bits)); }
+GM_DEVICE void put_code(GM_SHARED_ARRAY(u32) all_words, u32 words, [[maybe_unused]] i32 base, u32 i, u32 code) {
+{
+    [[maybe_unused]] u32 rest = i;
+    i32 a = 6;
+    a += (i32)(rest % 32u) * 8;
+    rest /= 32u;
+    a += (i32)rest * -2;
+    const u32 piece = code >> 0 & 0x3u;
+    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
+    
+}
+}
+
+GM_KERNEL(128) quantize_absmean_i2_s_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, u64 *fault) {
+    quantize_chunks(src, rows, len, partial, fault);
+}
+GM_EXPORT(quantize_absmean_i2_s_chunks)
+
+GM_KERNEL(32) quantize_absmean_i2_s_finish(const f32 *src, u32 rows, u64 len, const u64 *partial, f32x2 *steps, u64 *fault) {
+    quantize_finish(src, len, partial, steps, fault);
+    (void)rows;
 }
 GM_EXPORT(quantize_absmean_i2_s_finish)
 
-GM_KERNEL(128) quantize_absmean_i2_s(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {
-    GM_SHARED(u32, all_words, 4 * 8);
-    const u32 words = gm_warp() * 8, part = gm_lane() % 32;
-    const u64 count = (u64)rows * (k / ELEMENTS);
-    for (u64 first = ((u64)gm_block() * 4 + gm_warp()) * 1; first < count; first += (u64)gm_blocks() * 4 * 1) {
-        for (u32 i = gm_lane(); i < 8; i += 32) all_words[words + i] = 0;
-        gm_sync_warp();
-        for (u32 pass = 0; pass < 1; pass += 1) {
-            // Lanes without a block do the first one over and put nothing.
-            const u32 within = pass + gm_lane() / 32;
-            const u64 b = first + within;
-            const bool there = b < count;
-            const i32 base = (i32)(within * BYTES * 8);
-            const f32 *x = src + (there ? b : first) * ELEMENTS;
-            f32x4 v[1];
-            GM_UNROLL for (u32 j = 0; j < 1; j++) v[j] = gm_load_once((const f32x4 *)x + j * 32 + part);
-            u32 worst = 0xffffffffu;
-            u64 key = 0;
-            GM_UNROLL for (u32 j = 0; j < 1; j++) {
-                const f32 four[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
-                GM_UNROLL for (u32 n = 0; n < 4; n++) {
-                    const u32 e = (j * 32 + part) * 4 + n;
-                    if (!gm_is_finite(four[n])) worst = gm_min(worst, e);
-                    key = gm_max(key, magnitude(four[n], e));
-                }
-            }
-            GM_UNROLL for (u32 mask = 16; mask > 0; mask /= 2) {
-                worst = gm_min(worst, gm_shfl_xor(worst, mask));
-                
-            }
-            (void)key; (void)base;
-            bool ok = there && worst == 0xffffffffu;
-            if (there && !ok && part == 0) gm_atomic_min(fault, (b * ELEMENTS + worst) * 4);
-            const f32x2 both = gm_load(steps + 0);
-        const f32 apply = both.x, stored = both.y;
-        (void)apply; (void)stored;
-            if (b == 0 && gm_lane() == 0) {
-            const u32 stored_bits = gm_bits(stored);
-            if (!(gm_is_finite(gm_float(stored_bits))) && gm_is_finite(stored)) gm_atomic_min(fault, (u64)(0) * 4 + 2);
-            for (u32 i = 0; i < 4; i++) gm_store((dst + rows * row_bytes) + i, (u8)(stored_bits >> (8 * i)));
-            for (u32 i = 4; i < 32; i++) gm_store((dst + rows * row_bytes) + i, (u8)0);
-        }
-            
-            if (ok) {
-                GM_UNROLL for (u32 j = 0; j < 1; j++) {
-                    const f32 four[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
-                    const u32 e = (j * 32 + part) * 4;
-                    u32 codes = 0;
-                    GM_UNROLL for (u32 n = 0; n < 4; n++) {
-                        const f32 x = four[n];
-                        codes |= ((u32)(gm_to_i32(gm_min(gm_max(gm_rint(x * apply), -1.0f), 1.0f) + 1.0f) & 0x3)) << (8 * n);
-                    }
-                    const u32 i = e;
+enum : u32 { LANES = 32, VECTORS = 1, BLOCKS = 1, WORDS = 8 };
+
+// Writes the codes of elements e to e + 3, a byte each.
+GM_DEVICE void put_codes(GM_SHARED_ARRAY(u32) all_words, u32 words, i32 base, u32 e, u32 codes) {
+const u32 i = e;
 {
     [[maybe_unused]] u32 rest = i;
     i32 a = 6;
@@ -115,18 +57,11 @@ GM_KERNEL(128) quantize_absmean_i2_s(const f32 *src, u8 *dst, u32 rows, u32 k, u
     gm_shared_or(all_words, words + (u32)(a >> 5), bits << up);
     
 }
+}
 
-                }
-            }
-        }
-        gm_sync_warp();
-        const u32 bytes = (u32)gm_min(count - first, (u64)1) * BYTES;
-        u8 *out = dst + first * BYTES;
-        for (u32 i = gm_lane(); i < bytes / 16; i += 32) gm_store((u32x4 *)out + i, gm_shared_get<u32x4>(all_words, words + i * 4));
-        for (u32 i = bytes / 16 * 16 + gm_lane(); i < bytes; i += 32) gm_store(out + i, (u8)(all_words[words + i / 4] >> (8 * (i % 4))));
-        gm_sync_warp();
-    }
-    (void)row_bytes; (void)steps;
+GM_KERNEL(128) quantize_absmean_i2_s(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {
+    GM_SHARED(u32, all_words, WARPS * WORDS);
+    quantize_blocks(all_words, src, dst, rows, k, row_bytes, steps, fault);
 }
 GM_EXPORT(quantize_absmean_i2_s)
 

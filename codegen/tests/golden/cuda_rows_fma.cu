@@ -58,6 +58,17 @@ template <class Bytes> GM_DEVICE f32 float_d(const Bytes &bytes, u32 at, u32 i) 
 // Scale of a run.
 template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return float_d(bytes, at, 0u); }
 
+// What is subtracted after scaling.
+template <class Bytes> GM_DEVICE f32 offset(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return 0.0f; }
+
+enum : bool { HAS_OFFSET = false };
+
+// The weight of an integer of a run with scale s and offset o.
+GM_DEVICE f32 weight_of(i32 v, f32 s, [[maybe_unused]] f32 o) { return s * (f32)v; }
+
+// The first element of the code that an element of the tensor belongs to.
+GM_DEVICE u64 first_of_code(u64 element) { return element; }
+
 // The parameter of products over rows: docs/cuda.md.
 struct Rows {
     const u8 *blocks;
@@ -75,176 +86,26 @@ struct Rows {
     u32 n;
 };
 
-// Elements that are computed at once; they are in one run.
-enum : u32 { AT_ONCE = 8 };
+enum : u32 { AT_ONCE = 8, IS_FP4 = 0, CHECK_THREADS = 256, INVALID_CODE = 1, BEYOND = 3 };
 
-// What integers of the run of element e are multiplied with.
-template <class Bytes> GM_DEVICE f32 factor(const Bytes &bytes, u32 at, u32 e, f32 outer) {
-    (void)bytes; (void)at; (void)e; (void)outer;
-    return scale(bytes, at, e / RUN, outer);
-}
+// An integer as f32.
+GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-// The integers of elements e to e + AT_ONCE - 1 as f32; the first whose code means nothing, or AT_ONCE.
-template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e, f32 (&q)[AT_ONCE]) {
-    u32 bad = AT_ONCE;
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i += N) {
-        i32 v[N];
-        const u32 first = values(bytes, at, e + i, v);
-        (void)first;
-        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = (f32)v[j];
-    }
-    return bad;
-}
-
-// The weights of the same, as `dequantize` has them.
-template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, f32 outer, f32 (&w)[AT_ONCE]) {
-    const u32 bad = integers(bytes, at, e, w);
-    const f32 s = factor(bytes, at, e, outer);
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = s * w[i];
-    return bad;
-}
-
-// Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
 GM_KERNEL(256) rows_q4_0_sm50_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
-    const u64 count = (u64)n * (k / AT_ONCE);
-    for (u64 i = (u64)gm_block() * 256 + gm_thread(); i < count; i += (u64)gm_blocks() * 256) {
-        const u64 row = i / (k / AT_ONCE);
-        const u32 e = (u32)(i % (k / AT_ONCE)) * AT_ONCE;
-        const u8 *bytes = blocks + row * row_bytes;
-        f32 w[AT_ONCE];
-        const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
-        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + 1);
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-            f32 held = w[j];
-            if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
-            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
-            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + 3);
-        }
-    }
+    check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
 GM_EXPORT(rows_q4_0_sm50_check)
 
-// AT_ONCE activations from element i on.
-GM_DEVICE void activations(const Rows &a, u64 i, f32 (&x)[AT_ONCE]) {
-    if (a.x_type == 0) {
-        const f32 *from = (const f32 *)a.x + i;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const f32x4 v = gm_load((const f32x4 *)(from + j));
-            x[j] = v.x; x[j + 1] = v.y; x[j + 2] = v.z; x[j + 3] = v.w;
-        }
-    } else {
-        const u16 *from = (const u16 *)a.x + i;
-        const bool f16 = a.x_type == 1;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const u32x2 v = gm_load((const u32x2 *)(from + j));
-            const u32 two[2] = {v.x, v.y};
-            GM_UNROLL for (u32 h = 0; h < 4; h++) {
-                const u16 bits = (u16)(two[h / 2] >> (16 * (h % 2)));
-                x[j + h] = f16 ? gm_f16_to_f32(bits) : gm_bf16_to_f32(bits);
-            }
-        }
-    }
-}
-
-enum : u32 { rows_q4_0_sm50_fma_128x1_TOKENS = 1 };
-
+enum : u32 { FMA_ROWS = 4 };
 GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x1(Rows a) {
-    GM_SHARED(f32, sums, 4 * 4 * rows_q4_0_sm50_fma_128x1_TOKENS);
-    const u32 first_row = gm_block() * 4, first_token = gm_block_y() * rows_q4_0_sm50_fma_128x1_TOKENS;
-    f32 y[4][rows_q4_0_sm50_fma_128x1_TOKENS];
-    GM_UNROLL for (u32 r = 0; r < 4; r++) GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x1_TOKENS; t++) y[r][t] = 0.0f;
-    GM_NO_UNROLL for (u32 e = gm_thread() * AT_ONCE; e < a.k; e += gm_threads() * AT_ONCE) {
-        const u32 at = e / ELEMENTS * BYTES, in_block = e % ELEMENTS;
-        f32 q[4][AT_ONCE];
-        f32 s[4];
-        GM_UNROLL for (u32 r = 0; r < 4; r++) {
-            // Out-of-range rows are clamped; their results are discarded.
-            const u32 row = gm_min(first_row + r, a.n - 1);
-            const u8 *bytes = a.blocks + row * a.row_bytes;
-            integers(bytes, at, in_block, q[r]);
-            s[r] = factor(bytes, at, in_block, gm_load(a.outer + row));
-        }
-        GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x1_TOKENS; t++) {
-            if (first_token + t >= a.m) continue;
-            f32 x[AT_ONCE];
-            const u64 i = (first_token + t) * a.x_stride + e;
-            activations(a, i, x);
-            if (gm_block() == 0) {
-                GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++)
-                    if (!gm_is_finite(x[j])) gm_atomic_min(a.fault, (a.x_first + (first_token + t) * (u64)a.k + e + j) * 4);
-            }
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {
-                f32 part = 0.0f;
-                GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) part = gm_fma(q[r][j], x[j], part);
-                y[r][t] = gm_fma(s[r], part, y[r][t]);
-            }
-        }
-    }
-    GM_UNROLL for (u32 r = 0; r < 4; r++) {
-        GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x1_TOKENS; t++) {
-            f32 v = y[r][t];
-            GM_UNROLL for (u32 mask = 16; mask > 0; mask /= 2) v += gm_shfl_xor(v, mask);
-            if (gm_lane() == 0) sums[(gm_warp() * 4 + r) * rows_q4_0_sm50_fma_128x1_TOKENS + t] = v;
-        }
-    }
-    gm_sync();
-    const u32 row = first_row + gm_thread() / rows_q4_0_sm50_fma_128x1_TOKENS, token = first_token + gm_thread() % rows_q4_0_sm50_fma_128x1_TOKENS;
-    if (gm_thread() < 4 * rows_q4_0_sm50_fma_128x1_TOKENS && row < a.n && token < a.m) {
-        f32 v = 0.0f;
-        for (u32 w = 0; w < gm_threads() / 32; w++) v += sums[w * 4 * rows_q4_0_sm50_fma_128x1_TOKENS + gm_thread()];
-        gm_store(a.y + (u64)token * a.n + row, a.bias == nullptr ? v : v + gm_load(a.bias + row));
-    }
+    GM_SHARED(f32, sums, 4 * FMA_ROWS * 1);
+    fma_product<1>(a, sums);
 }
 GM_EXPORT(rows_q4_0_sm50_fma_128x1)
 
-enum : u32 { rows_q4_0_sm50_fma_128x8_TOKENS = 8 };
-
 GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x8(Rows a) {
-    GM_SHARED(f32, sums, 4 * 4 * rows_q4_0_sm50_fma_128x8_TOKENS);
-    const u32 first_row = gm_block() * 4, first_token = gm_block_y() * rows_q4_0_sm50_fma_128x8_TOKENS;
-    f32 y[4][rows_q4_0_sm50_fma_128x8_TOKENS];
-    GM_UNROLL for (u32 r = 0; r < 4; r++) GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x8_TOKENS; t++) y[r][t] = 0.0f;
-    GM_NO_UNROLL for (u32 e = gm_thread() * AT_ONCE; e < a.k; e += gm_threads() * AT_ONCE) {
-        const u32 at = e / ELEMENTS * BYTES, in_block = e % ELEMENTS;
-        f32 q[4][AT_ONCE];
-        f32 s[4];
-        GM_UNROLL for (u32 r = 0; r < 4; r++) {
-            // Out-of-range rows are clamped; their results are discarded.
-            const u32 row = gm_min(first_row + r, a.n - 1);
-            const u8 *bytes = a.blocks + row * a.row_bytes;
-            integers(bytes, at, in_block, q[r]);
-            s[r] = factor(bytes, at, in_block, gm_load(a.outer + row));
-        }
-        GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x8_TOKENS; t++) {
-            if (first_token + t >= a.m) continue;
-            f32 x[AT_ONCE];
-            const u64 i = (first_token + t) * a.x_stride + e;
-            activations(a, i, x);
-            if (gm_block() == 0) {
-                GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++)
-                    if (!gm_is_finite(x[j])) gm_atomic_min(a.fault, (a.x_first + (first_token + t) * (u64)a.k + e + j) * 4);
-            }
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {
-                f32 part = 0.0f;
-                GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) part = gm_fma(q[r][j], x[j], part);
-                y[r][t] = gm_fma(s[r], part, y[r][t]);
-            }
-        }
-    }
-    GM_UNROLL for (u32 r = 0; r < 4; r++) {
-        GM_UNROLL for (u32 t = 0; t < rows_q4_0_sm50_fma_128x8_TOKENS; t++) {
-            f32 v = y[r][t];
-            GM_UNROLL for (u32 mask = 16; mask > 0; mask /= 2) v += gm_shfl_xor(v, mask);
-            if (gm_lane() == 0) sums[(gm_warp() * 4 + r) * rows_q4_0_sm50_fma_128x8_TOKENS + t] = v;
-        }
-    }
-    gm_sync();
-    const u32 row = first_row + gm_thread() / rows_q4_0_sm50_fma_128x8_TOKENS, token = first_token + gm_thread() % rows_q4_0_sm50_fma_128x8_TOKENS;
-    if (gm_thread() < 4 * rows_q4_0_sm50_fma_128x8_TOKENS && row < a.n && token < a.m) {
-        f32 v = 0.0f;
-        for (u32 w = 0; w < gm_threads() / 32; w++) v += sums[w * 4 * rows_q4_0_sm50_fma_128x8_TOKENS + gm_thread()];
-        gm_store(a.y + (u64)token * a.n + row, a.bias == nullptr ? v : v + gm_load(a.bias + row));
-    }
+    GM_SHARED(f32, sums, 4 * FMA_ROWS * 8);
+    fma_product<8>(a, sums);
 }
 GM_EXPORT(rows_q4_0_sm50_fma_128x8)
 

@@ -60,6 +60,17 @@ template <class Bytes> GM_DEVICE f32 float_d(const Bytes &bytes, u32 at, u32 i) 
 // Scale of a run.
 template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return float_d(bytes, at, 0u); }
 
+// What is subtracted after scaling.
+template <class Bytes> GM_DEVICE f32 offset(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return 0.0f; }
+
+enum : bool { HAS_OFFSET = false };
+
+// The weight of an integer of a run with scale s and offset o.
+GM_DEVICE f32 weight_of(i32 v, f32 s, [[maybe_unused]] f32 o) { return s * (f32)v; }
+
+// The first element of the code that an element of the tensor belongs to.
+GM_DEVICE u64 first_of_code(u64 element) { return element; }
+
 // The parameter of products over rows: docs/cuda.md.
 struct Rows {
     const u8 *blocks;
@@ -77,222 +88,39 @@ struct Rows {
     u32 n;
 };
 
-// Elements that are computed at once; they are in one run.
-enum : u32 { AT_ONCE = 8 };
+enum : u32 { AT_ONCE = 8, IS_FP4 = 0, CHECK_THREADS = 256, INVALID_CODE = 1, BEYOND = 3 };
 
-// What integers of the run of element e are multiplied with.
-template <class Bytes> GM_DEVICE f32 factor(const Bytes &bytes, u32 at, u32 e, f32 outer) {
-    (void)bytes; (void)at; (void)e; (void)outer;
-    return scale(bytes, at, e / RUN, outer);
-}
+// An integer as f32.
+GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-// The integers of elements e to e + AT_ONCE - 1 as f32; the first whose code means nothing, or AT_ONCE.
-template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e, f32 (&q)[AT_ONCE]) {
-    u32 bad = AT_ONCE;
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i += N) {
-        i32 v[N];
-        const u32 first = values(bytes, at, e + i, v);
-        (void)first;
-        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = (f32)v[j];
-    }
-    return bad;
-}
-
-// The weights of the same, as `dequantize` has them.
-template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, f32 outer, f32 (&w)[AT_ONCE]) {
-    const u32 bad = integers(bytes, at, e, w);
-    const f32 s = factor(bytes, at, e, outer);
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = s * w[i];
-    return bad;
-}
-
-// Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
 GM_KERNEL(256) rows_q4_0_sm75_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
-    const u64 count = (u64)n * (k / AT_ONCE);
-    for (u64 i = (u64)gm_block() * 256 + gm_thread(); i < count; i += (u64)gm_blocks() * 256) {
-        const u64 row = i / (k / AT_ONCE);
-        const u32 e = (u32)(i % (k / AT_ONCE)) * AT_ONCE;
-        const u8 *bytes = blocks + row * row_bytes;
-        f32 w[AT_ONCE];
-        const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
-        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + 1);
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-            f32 held = w[j];
-            if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
-            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
-            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + 3);
-        }
-    }
+    check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
 GM_EXPORT(rows_q4_0_sm75_check)
 
-// AT_ONCE activations from element i on.
-GM_DEVICE void activations(const Rows &a, u64 i, f32 (&x)[AT_ONCE]) {
-    if (a.x_type == 0) {
-        const f32 *from = (const f32 *)a.x + i;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const f32x4 v = gm_load((const f32x4 *)(from + j));
-            x[j] = v.x; x[j + 1] = v.y; x[j + 2] = v.z; x[j + 3] = v.w;
-        }
-    } else {
-        const u16 *from = (const u16 *)a.x + i;
-        const bool f16 = a.x_type == 1;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const u32x2 v = gm_load((const u32x2 *)(from + j));
-            const u32 two[2] = {v.x, v.y};
-            GM_UNROLL for (u32 h = 0; h < 4; h++) {
-                const u16 bits = (u16)(two[h / 2] >> (16 * (h % 2)));
-                x[j + h] = f16 ? gm_f16_to_f32(bits) : gm_bf16_to_f32(bits);
-            }
-        }
-    }
-}
-
-enum : u32 { rows_q4_0_sm75_mma_f16_256x128_ROWS = 128, rows_q4_0_sm75_mma_f16_256x128_TOKENS = 128, rows_q4_0_sm75_mma_f16_256x128_TILES = 8 };
-
-// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Out-of-range tokens
-// are clamped; their results are discarded.
-GM_DEVICE void rows_q4_0_sm75_mma_f16_256x128_copy(const Rows &a, GM_SHARED_ARRAY(u16) x, u32 stage, u32 first_token) {
-    if (stage * 32 < a.k) {
-        GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_256x128_TOKENS * 4; i += 256) {
-            const u32 token = gm_min(first_token + i / 4, a.m - 1);
-            const u16 *from = (const u16 *)a.x + token * a.x_stride + stage * 32 + i % 4 * 8;
-            gm_copy(x, (stage % 3 * rows_q4_0_sm75_mma_f16_256x128_TOKENS * 4 + i) * 8, (const u32x4 *)from);
-        }
-    }
-    gm_copy_commit();
-}
-
-// Rounds stage `stage` of the rows' weights into shared memory, eight neighbours of a row at a time.
-GM_DEVICE void rows_q4_0_sm75_mma_f16_256x128_round(const Rows &a, GM_SHARED_ARRAY(u16) rows, u32 stage, u32 first_row) {
-    GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_256x128_ROWS * 4; i += 256) {
-        const u32 row = gm_min(first_row + i / 4, a.n - 1), e = stage * 32 + i % 4 * 8;
-        const u8 *bytes = a.blocks + row * a.row_bytes;
-        const f32 outer = gm_load(a.outer + row);
-        u32x4 halves;
-        {
-            f32 w[AT_ONCE];
-            const u32 j = 0;
-            GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = 0.0f;
-            if (e + j < a.k) weights(bytes, (e + j) / ELEMENTS * BYTES, (e + j) % ELEMENTS, outer, w);
-            halves = u32x4{gm_two_f16(w[0], w[1]), gm_two_f16(w[2], w[3]), gm_two_f16(w[4], w[5]), gm_two_f16(w[6], w[7])};
-        }
-        gm_shared_put(rows, (stage % 2 * rows_q4_0_sm75_mma_f16_256x128_ROWS * 4 + i) * 8, halves);
-    }
-}
+struct rows_q4_0_sm75_mma_f16_256x128_tile {
+    static constexpr u32 ROWS = 128, TOKENS = 128, THREADS = 256, ACROSS = 2;
+    GM_DEVICE u32 two(f32 low, f32 high) { return gm_two_f16(low, high); }
+    GM_DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { gm_mma_16816_f16(c, a, b); }
+};
 
 GM_KERNEL_WIDE(256) rows_q4_0_sm75_mma_f16_256x128(Rows a) {
-    GM_SHARED(u16, rows, 2 * rows_q4_0_sm75_mma_f16_256x128_ROWS * 32);
-    GM_SHARED(u16, x, 3 * rows_q4_0_sm75_mma_f16_256x128_TOKENS * 32);
-    const u32 first_row = gm_block() * rows_q4_0_sm75_mma_f16_256x128_ROWS, first_token = gm_block_y() * rows_q4_0_sm75_mma_f16_256x128_TOKENS;
-    const u32 stages = (a.k + 31) / 32;
-    const u32 row = gm_warp() / 2 * 32, token = gm_warp() % 2 * (rows_q4_0_sm75_mma_f16_256x128_TILES * 8);
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
-    f32 sums[2][rows_q4_0_sm75_mma_f16_256x128_TILES][4];
-    GM_UNROLL for (u32 i = 0; i < 2; i++)
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_256x128_TILES; j++)
-            GM_UNROLL for (u32 c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
-    rows_q4_0_sm75_mma_f16_256x128_copy(a, x, 0, first_token);
-    rows_q4_0_sm75_mma_f16_256x128_copy(a, x, 1, first_token);
-    // Weights of a stage are rounded before the stage in front of it is multiplied.
-    GM_NO_UNROLL for (u32 next = 0; next <= stages; next++) {
-        if (next > 0) {
-            gm_copy_wait<1>();
-            // All see the stage, and all are through the one before, whose places are filled now.
-            gm_sync();
-            rows_q4_0_sm75_mma_f16_256x128_copy(a, x, next + 1, first_token);
-        }
-        if (next < stages) rows_q4_0_sm75_mma_f16_256x128_round(a, rows, next, first_row);
-        if (next == 0) continue;
-        const u32 stage = next - 1;
-        u32x4 w[4];
-        GM_UNROLL for (u32 i = 0; i < 4; i++)
-            w[i] = gm_shared_get<u32x4>(rows, ((stage % 2 * rows_q4_0_sm75_mma_f16_256x128_ROWS + row + 8 * i + g) * 4 + t) * 8);
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_256x128_TILES; j++) {
-            const u32x4 v = gm_shared_get<u32x4>(x, ((stage % 3 * rows_q4_0_sm75_mma_f16_256x128_TOKENS + token + 8 * j + g) * 4 + t) * 8);
-            GM_UNROLL for (u32 i = 0; i < 2; i++) {
-                const u32 a0[4] = {w[2 * i].x, w[2 * i + 1].x, w[2 * i].y, w[2 * i + 1].y}, b0[2] = {v.x, v.y};
-                const u32 a1[4] = {w[2 * i].z, w[2 * i + 1].z, w[2 * i].w, w[2 * i + 1].w}, b1[2] = {v.z, v.w};
-                gm_mma_16816_f16(sums[i][j], a0, b0);
-                gm_mma_16816_f16(sums[i][j], a1, b1);
-            }
-        }
-    }
-    store_tile(a, sums, first_row + row, first_token + token);
+    GM_SHARED(u16, rows, 2 * 128 * 32);
+    GM_SHARED(u16, x, 3 * 128 * 32);
+    product_of_halves<rows_q4_0_sm75_mma_f16_256x128_tile>(a, rows, x);
 }
 GM_EXPORT(rows_q4_0_sm75_mma_f16_256x128)
 
-enum : u32 { rows_q4_0_sm75_mma_f16_64x32_ROWS = 64, rows_q4_0_sm75_mma_f16_64x32_TOKENS = 32, rows_q4_0_sm75_mma_f16_64x32_TILES = 4 };
-
-// Starts copies of stage `stage` of the tokens' activations, which have room for whole stages. Out-of-range tokens
-// are clamped; their results are discarded.
-GM_DEVICE void rows_q4_0_sm75_mma_f16_64x32_copy(const Rows &a, GM_SHARED_ARRAY(u16) x, u32 stage, u32 first_token) {
-    if (stage * 32 < a.k) {
-        GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_64x32_TOKENS * 4; i += 64) {
-            const u32 token = gm_min(first_token + i / 4, a.m - 1);
-            const u16 *from = (const u16 *)a.x + token * a.x_stride + stage * 32 + i % 4 * 8;
-            gm_copy(x, (stage % 3 * rows_q4_0_sm75_mma_f16_64x32_TOKENS * 4 + i) * 8, (const u32x4 *)from);
-        }
-    }
-    gm_copy_commit();
-}
-
-// Rounds stage `stage` of the rows' weights into shared memory, eight neighbours of a row at a time.
-GM_DEVICE void rows_q4_0_sm75_mma_f16_64x32_round(const Rows &a, GM_SHARED_ARRAY(u16) rows, u32 stage, u32 first_row) {
-    GM_UNROLL for (u32 i = gm_thread(); i < rows_q4_0_sm75_mma_f16_64x32_ROWS * 4; i += 64) {
-        const u32 row = gm_min(first_row + i / 4, a.n - 1), e = stage * 32 + i % 4 * 8;
-        const u8 *bytes = a.blocks + row * a.row_bytes;
-        const f32 outer = gm_load(a.outer + row);
-        u32x4 halves;
-        {
-            f32 w[AT_ONCE];
-            const u32 j = 0;
-            GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = 0.0f;
-            if (e + j < a.k) weights(bytes, (e + j) / ELEMENTS * BYTES, (e + j) % ELEMENTS, outer, w);
-            halves = u32x4{gm_two_f16(w[0], w[1]), gm_two_f16(w[2], w[3]), gm_two_f16(w[4], w[5]), gm_two_f16(w[6], w[7])};
-        }
-        gm_shared_put(rows, (stage % 2 * rows_q4_0_sm75_mma_f16_64x32_ROWS * 4 + i) * 8, halves);
-    }
-}
+struct rows_q4_0_sm75_mma_f16_64x32_tile {
+    static constexpr u32 ROWS = 64, TOKENS = 32, THREADS = 64, ACROSS = 1;
+    GM_DEVICE u32 two(f32 low, f32 high) { return gm_two_f16(low, high); }
+    GM_DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { gm_mma_16816_f16(c, a, b); }
+};
 
 GM_KERNEL_WIDE(64) rows_q4_0_sm75_mma_f16_64x32(Rows a) {
-    GM_SHARED(u16, rows, 2 * rows_q4_0_sm75_mma_f16_64x32_ROWS * 32);
-    GM_SHARED(u16, x, 3 * rows_q4_0_sm75_mma_f16_64x32_TOKENS * 32);
-    const u32 first_row = gm_block() * rows_q4_0_sm75_mma_f16_64x32_ROWS, first_token = gm_block_y() * rows_q4_0_sm75_mma_f16_64x32_TOKENS;
-    const u32 stages = (a.k + 31) / 32;
-    const u32 row = gm_warp() / 1 * 32, token = gm_warp() % 1 * (rows_q4_0_sm75_mma_f16_64x32_TILES * 8);
-    const u32 g = gm_lane() / 4, t = gm_lane() % 4;
-    f32 sums[2][rows_q4_0_sm75_mma_f16_64x32_TILES][4];
-    GM_UNROLL for (u32 i = 0; i < 2; i++)
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_64x32_TILES; j++)
-            GM_UNROLL for (u32 c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
-    rows_q4_0_sm75_mma_f16_64x32_copy(a, x, 0, first_token);
-    rows_q4_0_sm75_mma_f16_64x32_copy(a, x, 1, first_token);
-    // Weights of a stage are rounded before the stage in front of it is multiplied.
-    GM_NO_UNROLL for (u32 next = 0; next <= stages; next++) {
-        if (next > 0) {
-            gm_copy_wait<1>();
-            // All see the stage, and all are through the one before, whose places are filled now.
-            gm_sync();
-            rows_q4_0_sm75_mma_f16_64x32_copy(a, x, next + 1, first_token);
-        }
-        if (next < stages) rows_q4_0_sm75_mma_f16_64x32_round(a, rows, next, first_row);
-        if (next == 0) continue;
-        const u32 stage = next - 1;
-        u32x4 w[4];
-        GM_UNROLL for (u32 i = 0; i < 4; i++)
-            w[i] = gm_shared_get<u32x4>(rows, ((stage % 2 * rows_q4_0_sm75_mma_f16_64x32_ROWS + row + 8 * i + g) * 4 + t) * 8);
-        GM_UNROLL for (u32 j = 0; j < rows_q4_0_sm75_mma_f16_64x32_TILES; j++) {
-            const u32x4 v = gm_shared_get<u32x4>(x, ((stage % 3 * rows_q4_0_sm75_mma_f16_64x32_TOKENS + token + 8 * j + g) * 4 + t) * 8);
-            GM_UNROLL for (u32 i = 0; i < 2; i++) {
-                const u32 a0[4] = {w[2 * i].x, w[2 * i + 1].x, w[2 * i].y, w[2 * i + 1].y}, b0[2] = {v.x, v.y};
-                const u32 a1[4] = {w[2 * i].z, w[2 * i + 1].z, w[2 * i].w, w[2 * i + 1].w}, b1[2] = {v.z, v.w};
-                gm_mma_16816_f16(sums[i][j], a0, b0);
-                gm_mma_16816_f16(sums[i][j], a1, b1);
-            }
-        }
-    }
-    store_tile(a, sums, first_row + row, first_token + token);
+    GM_SHARED(u16, rows, 2 * 64 * 32);
+    GM_SHARED(u16, x, 3 * 32 * 32);
+    product_of_halves<rows_q4_0_sm75_mma_f16_64x32_tile>(a, rows, x);
 }
 GM_EXPORT(rows_q4_0_sm75_mma_f16_64x32)
 

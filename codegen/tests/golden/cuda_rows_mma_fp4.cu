@@ -65,6 +65,17 @@ template <class Bytes> GM_DEVICE f32 float_d(const Bytes &bytes, u32 at, u32 i) 
 // Scale of a run.
 template <class Bytes> GM_DEVICE f32 scale(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return float_d(bytes, at, run); }
 
+// What is subtracted after scaling.
+template <class Bytes> GM_DEVICE f32 offset(const Bytes &bytes, u32 at, u32 run, f32 outer) { (void)bytes; (void)at; (void)run; (void)outer; return 0.0f; }
+
+enum : bool { HAS_OFFSET = false };
+
+// The weight of an integer of a run with scale s and offset o.
+GM_DEVICE f32 weight_of(i32 v, f32 s, [[maybe_unused]] f32 o) { return s * (f32)v; }
+
+// The first element of the code that an element of the tensor belongs to.
+GM_DEVICE u64 first_of_code(u64 element) { return element; }
+
 // The parameter of products over rows: docs/cuda.md.
 struct Rows {
     const u8 *blocks;
@@ -82,77 +93,15 @@ struct Rows {
     u32 n;
 };
 
-// Elements that are computed at once; they are in one run.
-enum : u32 { AT_ONCE = 8 };
+enum : u32 { AT_ONCE = 8, IS_FP4 = 1, CHECK_THREADS = 256, INVALID_CODE = 1, BEYOND = 3 };
 
-// What integers of the run of element e are multiplied with.
-template <class Bytes> GM_DEVICE f32 factor(const Bytes &bytes, u32 at, u32 e, f32 outer) {
-    (void)bytes; (void)at; (void)e; (void)outer;
-    return scale(bytes, at, e / RUN, outer);
-}
+// An integer as f32.
+GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-// The integers of elements e to e + AT_ONCE - 1 as f32; the first whose code means nothing, or AT_ONCE.
-template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e, f32 (&q)[AT_ONCE]) {
-    u32 bad = AT_ONCE;
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i += N) {
-        i32 v[N];
-        const u32 first = values(bytes, at, e + i, v);
-        (void)first;
-        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = (f32)v[j];
-    }
-    return bad;
-}
-
-// The weights of the same, as `dequantize` has them.
-template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, f32 outer, f32 (&w)[AT_ONCE]) {
-    const u32 bad = integers(bytes, at, e, w);
-    const f32 s = factor(bytes, at, e, outer);
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = s * w[i];
-    return bad;
-}
-
-// Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
 GM_KERNEL(256) rows_nvfp4_sm120a_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
-    const u64 count = (u64)n * (k / AT_ONCE);
-    for (u64 i = (u64)gm_block() * 256 + gm_thread(); i < count; i += (u64)gm_blocks() * 256) {
-        const u64 row = i / (k / AT_ONCE);
-        const u32 e = (u32)(i % (k / AT_ONCE)) * AT_ONCE;
-        const u8 *bytes = blocks + row * row_bytes;
-        f32 w[AT_ONCE];
-        const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
-        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + 1);
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {
-            f32 held = w[j];
-            if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
-            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));
-            if (type == 3 && gm_abs(w[j]) >= 0x1p127f) held = gm_float(0x7f800000u);
-            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + 3);
-        }
-    }
+    check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
 GM_EXPORT(rows_nvfp4_sm120a_check)
-
-// AT_ONCE activations from element i on.
-GM_DEVICE void activations(const Rows &a, u64 i, f32 (&x)[AT_ONCE]) {
-    if (a.x_type == 0) {
-        const f32 *from = (const f32 *)a.x + i;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const f32x4 v = gm_load((const f32x4 *)(from + j));
-            x[j] = v.x; x[j + 1] = v.y; x[j + 2] = v.z; x[j + 3] = v.w;
-        }
-    } else {
-        const u16 *from = (const u16 *)a.x + i;
-        const bool f16 = a.x_type == 1;
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j += 4) {
-            const u32x2 v = gm_load((const u32x2 *)(from + j));
-            const u32 two[2] = {v.x, v.y};
-            GM_UNROLL for (u32 h = 0; h < 4; h++) {
-                const u16 bits = (u16)(two[h / 2] >> (16 * (h % 2)));
-                x[j + h] = f16 ? gm_f16_to_f32(bits) : gm_bf16_to_f32(bits);
-            }
-        }
-    }
-}
 
 #define GM_E4M3
 #define ELEMENTS_OF_A_WORD {0, 8, 1, 9, 2, 10, 3, 11}

@@ -2,6 +2,7 @@
 //! stands in `activations.h`.
 
 use super::parameters::{SCALE_OVERFLOW, enumerators, parameters};
+use super::statistic::{STATISTIC, statistic};
 use crate::lower::ir::Type;
 use crate::lower::quantize as lower;
 use crate::print::cuda;
@@ -58,7 +59,7 @@ GM_DEVICE Step step_of(f32 s) {{
 
 GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return {integer}; }}
 
-{VALUES}{rows}",
+{VALUES}{STATISTIC}{rows}",
         reduce = include_str!("../../../cuda/reduce.h"),
         numbers = enumerators(&[("THREADS", THREADS), ("SCALE_OVERFLOW", u32::from(SCALE_OVERFLOW))]),
         step = cuda::bindings(&lower::step(&format.scale)),
@@ -88,11 +89,7 @@ GM_EXPORT({function})
 
 /// What quantizes a row of a format.
 pub(super) fn statements(format: &Activations, target: &Target) -> Statements {
-    let of = match format.scale.of {
-        Statistic::AbsMax => "ABS_MAX",
-        Statistic::SignedAbsMax => "SIGNED_ABS_MAX",
-        Statistic::AbsMean => "ABS_MEAN",
-    };
+    let of = statistic(format.scale.of);
     let blocks = format.block.map_or("1".to_string(), |block| format!("(k / {block})"));
     let (units, place, to, threads) = match *target {
         Target::Memory => {

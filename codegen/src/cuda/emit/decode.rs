@@ -4,7 +4,7 @@
 //! coefficients, which the CUDA compiler folds. Values come four at a time where the format's runs allow it: what four
 //! neighbours have in common is read once, and codes that lie in neighbouring bytes are read and masked together.
 
-use crate::lower::ir::{Expr, Type, f32, u32};
+use crate::lower::ir::{Expr, Type, f32, i32, u32};
 use crate::lower::{decode as lower, digits, stored};
 use crate::plan::{Decode, FormatPlan};
 use crate::print::cuda;
@@ -12,7 +12,7 @@ use crate::text::joined;
 use gristmill_spec::model::{Field, FieldLayout, Format, Slice, Value};
 use std::fmt::Write;
 
-/// Constants and functions of a format: `values`, and `scale` and `offset` where its blocks have them.
+/// Constants and functions of a format: `values`, `scale`, `offset`, and what goes with them.
 pub fn emit(plan: &FormatPlan<'_>) -> String {
     let format = plan.format;
     let mut out = sizes(plan);
@@ -272,7 +272,7 @@ fn place_in_code(value: &Value, element: &str) -> String {
 }
 
 /// The first element of the code that the element at expression `element` belongs to.
-pub fn first_of_code(value: &Value, element: &str) -> String {
+fn first_of_code(value: &Value, element: &str) -> String {
     match (value.group.max(1), value.stride) {
         (1, _) => element.to_string(),
         (group, 1) => format!("{element} / {group} * {group}"),
@@ -483,11 +483,8 @@ impl<'a> Values<'a> {
     }
 }
 
-/// `scale` and `offset` of a run, with the factor outside the block.
+/// `scale` and `offset` of a run, with the factor outside the block, and `weight_of` an integer.
 fn terms(plan: &FormatPlan<'_>) -> String {
-    if !plan.has_scales() {
-        return String::new();
-    }
     let format = plan.format;
     let mut out = String::new();
     for i in lower::fields_of_terms(&format.value) {
@@ -503,16 +500,31 @@ fn terms(plan: &FormatPlan<'_>) -> String {
         let name = &format.fields[field].name;
         f32(format!("float_{name}(bytes, at, {})", cuda::expr(&index)))
     };
-    let function = |name: &str, doc: &str, body: &Expr| {
-        format!(
-            "// {doc}\n{BYTES}GM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {}; }}\n\n",
-            cuda::expr(body)
-        )
-    };
     let (scale, offset) = lower::terms(plan, &number);
-    out.push_str(&function("scale", "Scale of a run.", &scale));
-    if let Some(offset) = offset {
-        out.push_str(&function("offset", "What is subtracted after scaling.", &offset));
-    }
+    let weight = lower::weight(f32("s"), i32("v"), offset.is_some().then(|| f32("o")));
+    let mut function = |name: &str, doc: &str, body: &Expr| {
+        let _ = writeln!(
+            out,
+            "// {doc}\n{BYTES}GM_DEVICE f32 {name}({BLOCK}, u32 run, f32 outer) {{ (void)bytes; (void)at; (void)run; (void)outer; return {}; }}\n",
+            cuda::expr(body)
+        );
+    };
+    function("scale", "Scale of a run.", &scale);
+    let none = Expr::f32(0.0);
+    function("offset", "What is subtracted after scaling.", offset.as_ref().unwrap_or(&none));
+    let _ = writeln!(
+        out,
+        "enum : bool {{ HAS_OFFSET = {} }};
+
+// The weight of an integer of a run with scale s and offset o.
+GM_DEVICE f32 weight_of(i32 v, f32 s, [[maybe_unused]] f32 o) {{ return {}; }}
+
+// The first element of the code that an element of the tensor belongs to.
+GM_DEVICE u64 first_of_code(u64 element) {{ return {}; }}
+",
+        offset.is_some(),
+        cuda::expr(&weight),
+        first_of_code(&format.value, "element"),
+    );
     out
 }

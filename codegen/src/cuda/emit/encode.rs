@@ -10,23 +10,17 @@ pub const WARPS: u32 = 4;
 /// Bytes of shared memory that a kernel may declare, on every device.
 pub const SHARED: u32 = 48 * 1024;
 
-/// What the kernel of a rounding quantizer does to a block, as statements and expressions of C++.
-pub struct Rule<'a> {
-    /// The step is made of the block's largest magnitude.
-    pub needs_key: bool,
-    /// Binds `apply` and `stored`.
-    pub step: String,
-    /// Writes a row's header or the tensor's tail.
-    pub outer: String,
-    /// The block's scale: its field, its bits, and whether they stand for a finite number.
-    pub scale: Option<(&'a Field, String, String)>,
-    /// The code of `x`, a u32.
-    pub code: String,
+/// The emitted `put_NAME`, which ORs the raw bits of value `i` of a field into the words of a block; its first bit is `base` where
+/// several blocks are `grouped`.
+pub fn put(name: &str, format: &Format, field: &Field, grouped: bool) -> String {
+    format!(
+        "GM_DEVICE void put_{name}(GM_SHARED_ARRAY(u32) all_words, u32 words, [[maybe_unused]] i32 base, u32 i, u32 code) {{\n{}}}\n",
+        or_code(format, field, grouped)
+    )
 }
 
-/// Statements that OR `code`, the raw bits of value `i` of a field, into the words of a block; with `base` its block's first
-/// bit where several blocks are `grouped`.
-pub fn put(format: &Format, field: &Field, grouped: bool) -> String {
+/// Its statements.
+fn or_code(format: &Format, field: &Field, grouped: bool) -> String {
     let FieldLayout::Bits(slices) = &field.layout else { return String::new() };
     let mut out = String::new();
     let mut low = 0;

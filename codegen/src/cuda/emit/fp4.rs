@@ -2,14 +2,13 @@
 //! are quantized to the same, by the rule of `nearest-level`.
 
 use super::activations::VALUES;
-use super::halves::TILE;
 use super::parameters::parameters;
 use super::rows_product::RowsProduct;
 use gristmill_spec::model::{Fp4, Scalar};
 use gristmill_spec::vocab::CudaAbi;
 
 /// What stands in front of the kernels.
-const VOCABULARY: &str = include_str!("../../../cuda/fp4.h");
+const HEADERS: &str = concat!(include_str!("../../../cuda/mma_tile.h"), include_str!("../../../cuda/fp4.h"));
 
 /// Elements that are staged at once.
 pub const STAGE: u32 = 128;
@@ -46,7 +45,7 @@ pub fn prelude(fp4: &Fp4, quantize: &str) -> String {
 #define ELEMENTS_OF_A_WORD {{{elements}}}
 enum : u32 {{ CODES_AT = {codes}, SCALES_AT = {scales}, NEXT = {next} }};
 
-{VALUES}{TILE}{VOCABULARY}
+{VALUES}{HEADERS}
 GM_KERNEL({QUANTIZE_THREADS}) {quantize}({takes}) {{
     quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
     (void)to;

@@ -131,7 +131,7 @@ impl Listing<'_> {
                 let function = function(variant, &unit);
                 let generated = || {
                     let (text, steps) = blocks::quantize(plan, quantizer, function)?;
-                    Ok((format!("{}{}{text}", decode::sizes(plan), blocks::HELPERS), steps))
+                    Ok((decode::sizes(plan) + &text, steps))
                 };
                 let written = variant.body.as_ref().map(|body| Ok((hand_written(plan, body), false)));
                 let (text, steps) = match written.unwrap_or_else(generated) {

@@ -7,13 +7,11 @@
 use super::division::{self, Division};
 use super::header::Part;
 use super::launch::RowsQuantizer;
-use super::parameters::{BEYOND, INVALID_CODE, fields, parameters};
+use super::parameters::{BEYOND, INVALID_CODE, enumerators, fields, parameters};
 use super::rows_product::{RowsProduct, Skeleton, at_once};
 use super::{decode, fma, fp4, halves, wgmma_halves};
 use crate::Error;
-use crate::lower::decode::scale_outside;
 use crate::plan::{Decode, FormatPlan};
-use crate::print::cuda;
 use gristmill_spec::model::{CudaBudget, CudaVariant};
 use gristmill_spec::vocab::{CudaAbi, CudaAlgorithm, Precision};
 
@@ -92,8 +90,8 @@ impl<'a> RowsProduct<'a> {
     pub fn front(&self, unit: &str) -> String {
         let prelude = prelude(self, unit);
         match &self.skeleton {
-            Skeleton::Fma => prelude,
-            Skeleton::Halves => prelude + halves::TILE,
+            Skeleton::Fma => prelude + &enumerators(&[("FMA_ROWS", fma::ROWS)]) + fma::HEADER,
+            Skeleton::Halves => prelude + halves::HEADERS,
             Skeleton::Warpgroups(_) => wgmma_halves::VOCABULARY.to_string() + &prelude,
             Skeleton::Fp4(fp4) => prelude + &fp4::prelude(fp4, &quantize_name(unit)),
         }
@@ -153,99 +151,49 @@ fn quantize_name(unit: &str) -> String {
 /// What stands before the kernels of a unit: the parameter, the format's weights, and the kernel `UNIT_check`.
 fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
     let plan = product.format;
-    let factor = if plan.has_scales() {
-        "scale(bytes, at, e / RUN, outer)".to_string()
-    } else {
-        cuda::expr(&scale_outside(plan))
-    };
-    let (offset, minus) = if plan.offset {
-        ("\n    const f32 o = offset(bytes, at, e / RUN, outer);", " - o")
-    } else {
-        ("", "")
-    };
-    // An unsigned code below the leading bit of 2^23 is that and the code, so one subtraction takes an integer's conversion's
-    // place, exactly.
-    let value = &plan.format.value;
-    let number = match plan.decode() {
-        Decode::Affine { times: 1, zero, signed: false }
-            if product.stage().is_some()
-                && plan.code_bits <= 8
-                && value.signs.is_none()
-                && value.shift.is_none() =>
-        {
-            format!("gm_float(0x4b000000u | (u32)(v[j] + ({zero}))) - {}.0f", 0x80_0000 + zero)
-        }
-        _ => "(f32)v[j]".to_string(),
-    };
-    // Twice the largest scale of FP4 is no number.
-    let held = if product.precision == Precision::Fp4 {
-        "\n            if (type == 3 && gm_abs(w[j]) >= 0x1p127f) held = gm_float(0x7f800000u);"
-    } else {
-        ""
-    };
-    let bad = if plan.last_code.is_some() {
-        "if (first < N && bad == AT_ONCE) bad = i + first;"
-    } else {
-        "(void)first;"
-    };
+    let numbers = [
+        ("AT_ONCE", at_once(plan)),
+        ("IS_FP4", u32::from(product.precision == Precision::Fp4)),
+        ("CHECK_THREADS", CHECK_THREADS),
+        ("INVALID_CODE", u32::from(INVALID_CODE)),
+        ("BEYOND", u32::from(BEYOND)),
+    ];
     format!(
         "{decode}// The parameter of products over rows: docs/cuda.md.
-{parameter}// Elements that are computed at once; they are in one run.
-enum : u32 {{ AT_ONCE = {at_once} }};
+{parameter}{numbers}
+// An integer as f32.
+GM_DEVICE f32 number(i32 v) {{ return {number}; }}
 
-// What integers of the run of element e are multiplied with.
-template <class Bytes> GM_DEVICE f32 factor(const Bytes &bytes, u32 at, u32 e, f32 outer) {{
-    (void)bytes; (void)at; (void)e; (void)outer;
-    return {factor};
-}}
-
-// The integers of elements e to e + AT_ONCE - 1 as f32; the first whose code means nothing, or AT_ONCE.
-template <class Bytes> GM_DEVICE u32 integers(const Bytes &bytes, u32 at, u32 e, f32 (&q)[AT_ONCE]) {{
-    u32 bad = AT_ONCE;
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i += N) {{
-        i32 v[N];
-        const u32 first = values(bytes, at, e + i, v);
-        {bad}
-        GM_UNROLL for (u32 j = 0; j < N; j++) q[i + j] = {number};
-    }}
-    return bad;
-}}
-
-// The weights of the same, as `dequantize` has them.
-template <class Bytes> GM_DEVICE u32 weights(const Bytes &bytes, u32 at, u32 e, f32 outer, f32 (&w)[AT_ONCE]) {{
-    const u32 bad = integers(bytes, at, e, w);
-    const f32 s = factor(bytes, at, e, outer);{offset}
-    GM_UNROLL for (u32 i = 0; i < AT_ONCE; i++) w[i] = s * w[i]{minus};
-    return bad;
-}}
-
-// Whether all weights can be used: codes mean something (else fault 1), and numbers of type `type` hold them (else 3).
-GM_KERNEL({threads}) {unit}_check({parameters}) {{
-    const u64 count = (u64)n * (k / AT_ONCE);
-    for (u64 i = (u64)gm_block() * {threads} + gm_thread(); i < count; i += (u64)gm_blocks() * {threads}) {{
-        const u64 row = i / (k / AT_ONCE);
-        const u32 e = (u32)(i % (k / AT_ONCE)) * AT_ONCE;
-        const u8 *bytes = blocks + row * row_bytes;
-        f32 w[AT_ONCE];
-        const u32 bad = weights(bytes, e / ELEMENTS * BYTES, e % ELEMENTS, gm_load(outer + row), w);
-        if (bad < AT_ONCE) gm_atomic_min(fault, (row * k + e + bad) * 4 + {INVALID_CODE});
-        GM_UNROLL for (u32 j = 0; j < AT_ONCE; j++) {{
-            f32 held = w[j];
-            if (type == 1) held = gm_f16_to_f32(gm_f32_to_f16(w[j]));
-            if (type == 2) held = gm_bf16_to_f32(gm_f32_to_bf16(w[j]));{held}
-            if (bad == AT_ONCE && !gm_is_finite(held)) gm_atomic_min(fault, (row * k + e + j) * 4 + {BEYOND});
-        }}
-    }}
+{header}GM_KERNEL({CHECK_THREADS}) {unit}_check({takes}) {{
+    check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }}
 GM_EXPORT({unit}_check)
 
 ",
         decode = decode::emit(plan),
         parameter = fields("Rows", &CudaAbi::ROWS, &[]),
-        parameters = parameters(&CudaAbi::CHECK),
-        at_once = at_once(plan),
-        threads = CHECK_THREADS,
-    ) + &fma::prelude(plan)
+        numbers = enumerators(&numbers),
+        number = number(product),
+        header = include_str!("../../../cuda/rows.h"),
+        takes = parameters(&CudaAbi::CHECK),
+    )
+}
+
+/// An expression of an integer `v` as f32.
+fn number(product: &RowsProduct<'_>) -> String {
+    let plan = product.format;
+    let value = &plan.format.value;
+    let plain = value.signs.is_none() && value.shift.is_none();
+    match plan.decode() {
+        // An unsigned code below the leading bit of 2^23 is that and the code, so one subtraction takes an integer's conversion's
+        // place, exactly.
+        Decode::Affine { times: 1, zero, signed: false }
+            if product.stage().is_some() && plan.code_bits <= 8 && plain =>
+        {
+            format!("gm_float(0x4b000000u | (u32)(v + ({zero}))) - {}.0f", 0x80_0000 + zero)
+        }
+        _ => "(f32)v".to_string(),
+    }
 }
 
 /// Threads of a CUDA block of the kernel that checks weights.

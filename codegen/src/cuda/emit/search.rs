@@ -75,11 +75,7 @@ fn of_format(format: &Format, k_min: &KMinPlan<'_>) -> String {
         ("code", k_min.codes),
     ];
     for (name, field) in fields {
-        let _ = writeln!(
-            out,
-            "GM_DEVICE void put_{name}(GM_SHARED_ARRAY(u32) all_words, u32 words, u32 i, u32 code) {{\n{}}}",
-            put(format, field, false)
-        );
+        out += &put(name, format, field, false);
     }
     out + "\n"
 }
