@@ -80,7 +80,11 @@ fn wide_operands_are_widened_only_where_needed() {
             (Isa::Neon, Dot::Pairs { .. } | Dot::PairsWithin { .. }) if !plan.primitives.direct => {}
             (_, Dot::Wide) => assert!(!fits, "{}", plan.describe()),
             (Isa::Avx2, Dot::PairsWithin { fields: 1 }) if plan.signs => {
-                assert!(!fits && plan.format.min() >= -127 && plan.format.max() <= 127, "{}", plan.describe());
+                assert!(
+                    !fits && plan.format.min() >= -127 && plan.format.max() <= 127,
+                    "{}",
+                    plan.describe()
+                );
             }
             (Isa::Avx2, Dot::Split) => {
                 assert!(!fits && plan.tokens == 1, "{}", plan.describe());

@@ -14,6 +14,7 @@ pub(crate) use variants::variants;
 mod kernels;
 mod listed;
 mod lookup;
+mod lookup_sums;
 mod loops;
 mod matmul;
 mod matrix;

@@ -492,22 +492,20 @@ pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
     let (format, pack) = (plan.format, &plan.pack);
     let terms = &pack.terms.of_a_row();
     let mut pointers = String::new();
-    for (name, used) in [("scales", format.has_scales()), ("mins", format.offset)] {
-        if used {
-            let _ = writeln!(
-                pointers,
-                "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
-                 for i in 1..V {{
-                     let row = row + i * LANES;
-                     {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
-                         {name}[0].add(i * LANES)
-                     }} else {{
-                         {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
-                     }};
-                 }}",
-                from = terms::pointer(pack.terms, name),
-            );
-        }
+    for name in format.term_arrays() {
+        let _ = writeln!(
+            pointers,
+            "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
+             for i in 1..V {{
+                 let row = row + i * LANES;
+                 {name}[i] = if ROWS.is_multiple_of(V * LANES) {{
+                     {name}[0].add(i * LANES)
+                 }} else {{
+                     {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
+                 }};
+             }}",
+            from = terms::pointer(pack.terms, name),
+        );
     }
     pointers
 }
@@ -519,7 +517,6 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let pack = &plan.pack;
     let tiles = unit.div_ceil(pack.tile.k);
     let rows = pack.packing.rows;
-    let terms = &pack.terms.of_a_row();
     let mut sums = start(plan);
     let at = format!("{} * {tiles}", extent.counted("unit"));
     sums.push_str(&integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan)));
@@ -532,43 +529,8 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |name| {
         terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")))
     });
-    let mut pointers = String::new();
-    if format.has_scales() && prefetches(plan) {
-        let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
-        let (begin, end) = if_asked(plan);
-        let _ = write!(
-            pointers,
-            "let next_terms = (after / ROWS * ROWS * {terms} + after % ROWS)
-                 .wrapping_sub(row / ROWS * ROWS * {terms} + row % ROWS + ROWS * {terms});\n"
-        );
-        let _ = write!(
-            sums,
-            "{begin}let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
-                 {next} * {rows}
-             }} else {{
-                 ({next} * {rows}).wrapping_add(next_terms)
-             }};\n",
-            next = pack.terms.of_unit(&format!("(unit + {ahead})")),
-        );
-        for (name, used) in [("scales", true), ("mins", format.offset)] {
-            if used {
-                let _ = write!(
-                    sums,
-                    "for i in 0..V {{
-                         if (i * LANES).is_multiple_of({line}) {{
-                             simd::prefetch({name}[i].wrapping_add(ahead).cast());
-                         }}
-                     }}\n",
-                    line = match terms::of_a_line(pack.terms, name) {
-                        LINE => "LINE".to_string(),
-                        values => values.to_string(),
-                    },
-                );
-            }
-        }
-        sums.push_str(end);
-    }
-    pointers.push_str(&terms_of_units(plan));
+    let [pointers, ahead] = prefetch_of_units(plan, tiles);
+    sums.push_str(&ahead);
     let (begin, units, end) = match plan.dot {
         Dot::Split => (
             format!(
@@ -585,6 +547,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     };
     format!(
         "{pointers}
+         {terms}
          let mut y = {y};
          {begin}
          for unit in {units} {{
@@ -595,6 +558,45 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
              }}
          }}
          {end}\n",
+        terms = terms_of_units(plan),
         y = extent.y,
     )
+}
+
+/// What is bound in front of the loop over runs, and the statements that prefetch the terms of a later run, which has so many `tiles`.
+fn prefetch_of_units(plan: &MatmulPlan<'_>, tiles: u32) -> [String; 2] {
+    let (format, pack) = (plan.format, &plan.pack);
+    if !format.has_scales() || !prefetches(plan) {
+        return Default::default();
+    }
+    let (rows, terms) = (pack.packing.rows, pack.terms.of_a_row());
+    let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
+    let (begin, end) = if_asked(plan);
+    let pointers = format!(
+        "let next_terms = (after / ROWS * ROWS * {terms} + after % ROWS)
+             .wrapping_sub(row / ROWS * ROWS * {terms} + row % ROWS + ROWS * {terms});\n"
+    );
+    let mut out = format!(
+        "{begin}let ahead = if V * LANES == ROWS || unit + {ahead} < a.units {{
+             {next} * {rows}
+         }} else {{
+             ({next} * {rows}).wrapping_add(next_terms)
+         }};\n",
+        next = pack.terms.of_unit(&format!("(unit + {ahead})")),
+    );
+    for name in format.term_arrays() {
+        let line = match terms::of_a_line(pack.terms, name) {
+            LINE => "LINE".to_string(),
+            values => values.to_string(),
+        };
+        let _ = writeln!(
+            out,
+            "for i in 0..V {{
+                 if (i * LANES).is_multiple_of({line}) {{
+                     simd::prefetch({name}[i].wrapping_add(ahead).cast());
+                 }}
+             }}"
+        );
+    }
+    [pointers, out + end]
 }

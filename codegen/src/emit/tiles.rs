@@ -318,15 +318,14 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let rows = plan.pack.packing.rows;
     let place = format!("{} * {rows}", types.of_unit("unit"));
     let mut of_unit = String::new();
-    for (name, terms, used) in [("scale", "scales", format.has_scales()), ("min", "mins", format.offset)] {
-        if used {
-            let _ = write!(
-                of_unit,
-                "let mut {name} = [simd::splat_f32(0.0); V];
-                 for i in 0..V {{ {name}[i] = {}; }}\n",
-                terms::load(types, terms, &place)
-            );
-        }
+    for terms in format.term_arrays() {
+        let name = terms.trim_end_matches('s');
+        let _ = writeln!(
+            of_unit,
+            "let mut {name} = [simd::splat_f32(0.0); V];
+             for i in 0..V {{ {name}[i] = {}; }}",
+            terms::load(types, terms, &place)
+        );
     }
     let mut of_token = String::new();
     if uncorrected(plan, tiles) || format.offset {

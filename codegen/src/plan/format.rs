@@ -149,6 +149,13 @@ impl<'a> FormatPlan<'a> {
         !self.block_scale.is_empty() || self.offset
     }
 
+    /// The arrays of terms that packed weights have: `scales` and `mins`.
+    pub(crate) fn term_arrays(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [(self.has_scales(), "scales"), (self.offset, "mins")]
+            .into_iter()
+            .filter_map(|(there, name)| there.then_some(name))
+    }
+
     /// The field that holds the scale of a unit, or of a super-block without the integers of its runs, and nothing but the format's
     /// constant factor is multiplied with it inside a block.
     pub(crate) fn scale_field(&self) -> Option<usize> {

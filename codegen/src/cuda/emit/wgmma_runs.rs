@@ -82,10 +82,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
     }
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
-    let copied: Vec<&str> = [(used.scales, "scales"), (used.mins, "mins")]
-        .into_iter()
-        .filter_map(|(there, name)| there.then_some(name))
-        .collect();
+    let copied: Vec<&str> = plan.format.term_arrays().collect();
     if !copied.is_empty() {
         out.begin.push_str("    u32 terms_place = 0;\n");
         // Rows are whole super-blocks; of other runs there may be fewer at the end.
