@@ -24,6 +24,30 @@ impl Epilogue {
     pub(super) fn of_row(&self) -> Vec<&'static str> {
         if self.outer { vec!["outer", "bias"] } else { vec!["bias"] }
     }
+
+    /// Statements that load them for the four rows of a lane, each behind `indent`; `row` is an expression of row `r`.
+    pub(super) fn load_rows(&self, indent: &str, row: &str) -> String {
+        let each = |name| {
+            format!(
+                "{indent}f32 {name}[4];
+{indent}GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {};
+",
+                load(name, row)
+            )
+        };
+        self.of_row().into_iter().map(each).collect()
+    }
+
+    /// Arguments of the emitted `epilogue` for one of these rows.
+    pub(super) fn row_arguments(&self) -> impl Iterator<Item = String> {
+        self.of_row().into_iter().map(|name| format!("{name}[half * 2 + j / 2]"))
+    }
+}
+
+/// An expression of element `index` of an array of `Matmul`; there may be no bias.
+fn load(array: &str, index: &str) -> String {
+    let null = if array == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
+    format!("{null}gm_load(a.{array} + {index})")
 }
 
 /// Statements that multiply `y` by what is the row's or the format's.
@@ -66,9 +90,8 @@ pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
     // What the kernel made itself it has at hand.
     let at_hand = x_scale.filter(|_| plan.fused.is_some());
     for name in names().filter(|name| Some(*name) != at_hand) {
-        let index = if name == "x_scale" { "a.x_scales + token" } else { &format!("a.{name} + row") };
-        let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
-        let _ = writeln!(loads, "    const f32 {name} = {null}gm_load({index});");
+        let loaded = if name == "x_scale" { load("x_scales", "token") } else { load(name, "row") };
+        let _ = writeln!(loads, "    const f32 {name} = {loaded};");
     }
     format!(
         "GM_DEVICE f32 epilogue(const Matmul &a, f32 y, {parameters}) {{

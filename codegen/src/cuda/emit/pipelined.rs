@@ -415,14 +415,7 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
     let mut out = format!(
         "const u32 first_row = (first_panel + own_panel) * {MMA_ROWS} + g, last_row = a.n - 1, last_token = a.m - 1;\n"
     );
-    for name in epilogue.of_row() {
-        let null = if name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
-        let _ = writeln!(
-            out,
-            "    f32 {name}[4];
-    GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + gm_min(first_row + r * 8, last_row));"
-        );
-    }
+    out += &epilogue.load_rows("    ", "gm_min(first_row + r * 8, last_row)");
     let mut of_token = String::new();
     if epilogue.x_scale {
         of_token
@@ -437,14 +430,8 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
     } else {
         "y[half][c][j]".to_string()
     };
-    let arguments = joined(
-        epilogue
-            .of_row()
-            .iter()
-            .map(|name| format!("{name}[half * 2 + j / 2]"))
-            .chain(epilogue.x_scale.then(|| "x_scale".to_string())),
-        ", ",
-    );
+    let x_scale = epilogue.x_scale.then(|| "x_scale".to_string());
+    let arguments = joined(epilogue.row_arguments().chain(x_scale), ", ");
     let _ = write!(
         out,
         "    GM_UNROLL for (u32 c = 0; c < {columns}; c++)

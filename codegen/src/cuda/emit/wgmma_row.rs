@@ -104,15 +104,8 @@ fn whole(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
     let (divides, corrects) = used(plan);
     let mut out = format!("            const u32 row = (first_panel + own_panel) * {MMA_ROWS} + g;\n");
-    let of_row = Epilogue::of(plan).of_row();
-    for name in &of_row {
-        let null = if *name == "bias" { "a.bias == nullptr ? 0.0f : " } else { "" };
-        let _ = writeln!(
-            out,
-            "            f32 {name}[4];
-            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {null}gm_load(a.{name} + row + r * 8);"
-        );
-    }
+    let epilogue = Epilogue::of(plan);
+    out += &epilogue.load_rows("            ", "row + r * 8");
     let mut of_tokens = "const f32x2 x_scale = gm_shared_get<f32x2>(x_scales, c * 8 + t * 2);".to_string();
     if divides {
         of_tokens += "\n                const f32x2 inverse = gm_shared_get<f32x2>(inverses, c * 8 + t * 2);";
@@ -132,7 +125,7 @@ fn store_whole(plan: &CudaMatmul<'_>, sum: &str) -> String {
     } else {
         format!("{total} * ({scale})")
     };
-    let arguments = joined(of_row.iter().map(|name| format!("{name}[half * 2 + j / 2]")), ", ");
+    let arguments = joined(epilogue.row_arguments(), ", ");
     let _ = write!(
         out,
         "            f32 *const y = a.y + (u64)(first_token + t * 2) * a.n + row;
