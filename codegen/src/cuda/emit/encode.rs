@@ -39,7 +39,7 @@ fn or_code(format: &Format, field: &Field, grouped: bool) -> String {
     {}
 }}
 ",
-            super::decode::address(slice),
+            super::fields::address(slice),
             when(crosses, || format!(
                 "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
                 slice.bits

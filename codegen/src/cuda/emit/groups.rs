@@ -1,8 +1,8 @@
 //! `quantize` by rounding, where blocks have a power of two of elements: a warp does several blocks at once. The kernel stands in
 //! `quantize_blocks.h`; here is what it takes of a format.
 
-use super::decode::{Four, address, four};
 use super::encode::{SHARED, WARPS};
+use super::fields::{Four, address, four};
 use super::parameters::{enumerators, parameters};
 use crate::plan::lcm;
 use crate::text::joined;

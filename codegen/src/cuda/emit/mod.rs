@@ -19,6 +19,7 @@ mod encode;
 mod ends;
 mod epilogue;
 mod experts;
+mod fields;
 mod fma;
 mod form;
 mod fp4;
