@@ -1,8 +1,9 @@
 //! Arguments that several commands share: words of the vocabulary, shapes, names of formats.
 
 use super::error::CliError;
+use gristmill::gguf::TypeNumbers;
 use gristmill::registry::FormatInfo;
-use gristmill::runtime::import::Tiles;
+use gristmill::runtime::import::{Tiled, Tiles};
 use gristmill::vocab::{DType, Isa, Op};
 use gristmill::{PrecisionMode, REGISTRY, Shape};
 
@@ -99,9 +100,38 @@ pub fn tiles(text: &str) -> Result<(Option<(usize, usize)>, Tiles), String> {
 /// The format called `name`.
 ///
 /// # Errors
-/// If there is none, with the names there are.
+/// If there is none, with the names there are; of a layout of other programs, with the format that its tensors become.
 pub fn format(name: &str) -> Result<&'static FormatInfo, CliError> {
-    Ok(REGISTRY.format(name)?.1)
+    match layout(name) {
+        Some(refused) => Err(refused),
+        None => Ok(REGISTRY.format(name)?.1),
+    }
+}
+
+/// Why the name of a layout is refused where a format is asked for: kernels have the format that tensors in it become.
+fn layout(name: &str) -> Option<CliError> {
+    let refused = |doc: &str, becomes: String, help: String| {
+        CliError::usage(format!("`{name}` is a layout and no format ({doc}); {becomes}"), help)
+    };
+    if let Some(tiled) = Tiled::from_name(name) {
+        let [first, second] = TypeNumbers::IMPORTED_AS;
+        return Some(refused(
+            tiled.doc(),
+            format!(
+                "its tensors are read as `{first}`, or as `{second}` where rows do not divide into blocks of `{first}`"
+            ),
+            format!(
+                "give `--format {first}`; `gristmill explain matmul --format {name} --shape MxNxK` says what rows of K become, and its kernel"
+            ),
+        ));
+    }
+    let import = REGISTRY.imports.iter().find(|import| import.name == name)?;
+    let becomes = REGISTRY.formats.get(import.format)?.name;
+    Some(refused(
+        import.doc,
+        format!("its tensors are read as `{becomes}`"),
+        format!("give `--format {becomes}`; `gristmill dequantize --raw --format {name}` reads a file of it"),
+    ))
 }
 
 /// The known name closest to `name`, if one is close enough to be meant.

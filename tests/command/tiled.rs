@@ -118,3 +118,28 @@ fn the_names_are_known() {
         gristmill(quantize).code(1).complains("it is read, not written").complains("--format i2_s");
     }
 }
+
+#[test]
+fn where_a_format_is_asked_for_a_layout_says_what_it_becomes() {
+    for name in ["tl1", "tl2"] {
+        for command in ["list", "verify", "bench", "tune"] {
+            gristmill([command, "--format", name])
+                .code(1)
+                .complains(&format!("`{name}` is a layout and no format"))
+                .complains("read as `i2_s`, or as `iq2_bn`")
+                .complains("give `--format i2_s`")
+                .complains(&format!("gristmill explain matmul --format {name}"));
+        }
+        let raw = ["dequantize", "--raw", "--row", "128", "--format", name, "in", "out"];
+        gristmill(raw).code(1).complains(&format!("`{name}` is a layout and no format"));
+    }
+}
+
+#[cfg(feature = "import")]
+#[test]
+fn a_layout_with_interleaved_rows_does_too() {
+    gristmill(["verify", "--format", "i2_s_rows4"])
+        .code(1)
+        .complains("`i2_s_rows4` is a layout and no format")
+        .complains("give `--format i2_s`");
+}
