@@ -7,6 +7,7 @@
 //! opening a history compares the two.
 
 use crate::record::Records;
+use crate::regular::{self, NOT_REGULAR};
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
@@ -126,9 +127,8 @@ impl History {
             io::ErrorKind::NotFound => HistoryError::Missing { path: path.to_owned() },
             _ => HistoryError::File { path: path.to_owned(), source },
         };
-        // Before it is opened: a pipe that nobody writes to would be waited for.
-        if !std::fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(foreign("it is no regular file"));
+        if regular::metadata(path).map_err(failed)?.is_none() {
+            return Err(foreign(NOT_REGULAR));
         }
         let mut file = File::open(path).map_err(failed)?;
         let mut head = [0; 16];

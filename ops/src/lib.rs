@@ -20,6 +20,7 @@ mod prometheus;
 pub mod read;
 pub mod record;
 pub mod regression;
+mod regular;
 pub mod report;
 mod rows;
 mod snapshot;

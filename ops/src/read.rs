@@ -2,6 +2,7 @@
 
 use crate::history::{History, HistoryError};
 use crate::record::{Record, Records, Source, Work};
+use crate::regular::{self, NOT_REGULAR};
 use crate::snapshot::Snapshot;
 use gristmill_records::MOST_BYTES;
 use gristmill_records::bench::{GpuConversion, GpuProduct, Line, Measurement, Published, Yardstick, is_part};
@@ -68,14 +69,12 @@ fn of_monitor(value: Value) -> Result<Snapshot, String> {
     Ok(snapshot)
 }
 
-/// What the system says of a file, which is not opened: a pipe that nobody writes to would be waited for.
 fn of_regular(path: &Path) -> Result<Metadata, ReadError> {
-    let failed = |source| ReadError::File { path: path.to_owned(), source };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if metadata.is_file() {
-        return Ok(metadata);
+    match regular::metadata(path) {
+        Ok(Some(metadata)) => Ok(metadata),
+        Ok(None) => Err(ReadError::Foreign { path: path.to_owned(), what: NOT_REGULAR.to_owned() }),
+        Err(source) => Err(ReadError::File { path: path.to_owned(), source }),
     }
-    Err(ReadError::Foreign { path: path.to_owned(), what: "it is no regular file".to_owned() })
 }
 
 fn too_large(bytes: u64) -> String {
