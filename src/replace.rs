@@ -1,16 +1,20 @@
 //! Files that are replaced as a whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+
+/// How the names of temporary files begin and end.
+const NAME: (&str, &str) = (".gristmill-new-", ".part");
 
 /// Symbolic links that are followed to a file that does not exist yet.
 const MOST_LINKS: usize = 40;
 
 /// A file in the making. What is written goes to a temporary file beside the target, which takes the target's place in
 /// [`finish`](Replacement::finish) only; whoever reads the target sees the old file or the whole new one. Dropped before, it leaves
-/// the old file as it was and nothing else behind.
+/// the old file as it was and nothing else behind. A process that is killed leaves its temporary file; the next one that begins a file in
+/// the same folder removes it: who makes one holds its lock for as long as it lives.
 ///
 /// A link is followed: what it points to is replaced. An old file's permissions are kept; other names of it (hard
 /// links) go on naming the old file. A target that is no file (a pipe, a terminal, a device) has nothing to be kept and is
@@ -115,13 +119,42 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
+/// A new temporary file in the folder of `target`, locked, where none of a dead process is left.
 fn beside(target: &Path) -> io::Result<NamedTempFile> {
+    let folder = folder_of(target);
+    remove_left(folder);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".gristmill-").suffix(".part");
+    builder.prefix(NAME.0).suffix(NAME.1);
     // A temporary file is private by default; the finished one is a file like any other.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder_of(target))
+    loop {
+        let new = builder.tempfile_in(folder)?;
+        // Some file systems have no locks. Then nobody finds one free either, and what is left stays.
+        let locked = new.as_file().lock().is_ok();
+        // Who came in between made and locked took it for a dead process's.
+        if !locked || fs::metadata(new.path()).is_ok() {
+            return Ok(new);
+        }
+    }
+}
+
+/// Removes temporary files that nobody holds the lock of. What can't be looked at or removed stays: it is in nobody's way.
+fn remove_left(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let temporary = name.starts_with(NAME.0.as_bytes()) && name.ends_with(NAME.1.as_bytes());
+        // Others than regular files are not ours, and to open a pipe would wait for its writer.
+        if !temporary || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(entry.path()) else { continue };
+        match file.try_lock() {
+            Ok(()) => drop(fs::remove_file(entry.path())),
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
 }
 
 /// Whether two paths name one file, by links of either kind too. `false` where one of them names nothing, or no file.
@@ -193,6 +226,50 @@ mod tests {
         new.file().write_all(b"new")?;
         new.finish()?;
         assert_eq!((names(folder.path())?, fs::read_to_string(&path)?), (vec!["f".into()], "new".into()));
+        Ok(())
+    }
+
+    /// The variable that makes this test the process that dies.
+    const DIES_WITH: &str = "GRISTMILL_TEST_DIES_WITH";
+
+    #[test]
+    fn what_a_dead_process_left_is_removed() -> Result<(), Box<dyn std::error::Error>> {
+        if let Some(path) = std::env::var_os(DIES_WITH) {
+            let mut new = Replacement::begin(Path::new(&path))?;
+            new.file().write_all(b"half")?;
+            // SIGKILL and a power cut drop nothing either.
+            std::process::abort();
+        }
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("f");
+        let name = "replace::tests::what_a_dead_process_left_is_removed";
+        let dead = std::process::Command::new(std::env::current_exe()?)
+            .args([name, "--exact", "--nocapture"])
+            .env(DIES_WITH, &path)
+            .output()?;
+        assert!(!dead.status.success());
+        let left = names(folder.path())?;
+        assert!(matches!(left.as_slice(), [left] if left.ends_with(NAME.1)), "{left:?}, {dead:?}");
+        // Not ours, whatever it is called.
+        let other = folder.path().join(".gristmill-other.part");
+        fs::write(&other, "theirs")?;
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(&other, folder.path().join(".gristmill-new-link.part"))?;
+        let kept = names(folder.path())?;
+        let kept: Vec<&String> = kept.iter().filter(|name| !left.contains(name)).collect();
+
+        let mut living = Replacement::begin(&path)?;
+        living.file().write_all(b"new")?;
+        let during = names(folder.path())?;
+        assert_eq!(during.len(), kept.len() + 1, "{during:?}");
+        assert!(!during.contains(&left[0]));
+        // What somebody is still at work on stays.
+        drop(Replacement::begin(&folder.path().join("g"))?);
+        assert_eq!(names(folder.path())?, during);
+        living.finish()?;
+        let after = names(folder.path())?;
+        assert_eq!(after.iter().filter(|name| *name != "f").collect::<Vec<_>>(), kept);
+        assert_eq!(fs::read_to_string(&path)?, "new");
         Ok(())
     }
 
