@@ -110,11 +110,12 @@ impl Command {
             Command::Validate(arguments) => arguments.files(),
             Command::Quantize(arguments) => arguments.files(),
             Command::Dequantize(arguments) => arguments.files(),
+            Command::DeviceReport(arguments) => arguments.files(),
             #[cfg(feature = "ops")]
             Command::History(arguments) => arguments.files(),
             #[cfg(feature = "ops")]
             Command::Report(arguments) => arguments.files(),
-            // These print, but for the records of a device, which have a folder of their own.
+            // These print.
             Command::List(_)
             | Command::Explain(_)
             | Command::Inspect(_)
@@ -122,7 +123,6 @@ impl Command {
             | Command::Verify(_)
             | Command::VerifyReceipt(_)
             | Command::Bench(_)
-            | Command::DeviceReport(_)
             | Command::Check(_)
             | Command::Emit(_)
             | Command::Doctor(_)

@@ -1,7 +1,8 @@
 //! Files that commands write: never over an input, never two to one place, and never half.
 
 use super::error::CliError;
-use gristmill::replace::{Replacement, is_same_place};
+use gristmill::replace::{ReplaceError, Replacement, is_same_place};
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,9 +14,11 @@ const VARIABLES: [&str; 1] = ["GRISTMILL_TUNING"];
 #[derive(Debug, Default)]
 pub struct Files<'a> {
     inputs: Vec<&'a Path>,
-    outputs: Vec<&'a Path>,
+    outputs: Vec<Cow<'a, Path>>,
     /// Outputs that keep what they hold, and so may be files that a variable names.
     updated: Vec<&'a Path>,
+    /// Whether the command makes the folder of its outputs.
+    fills: bool,
 }
 
 impl<'a> Files<'a> {
@@ -27,7 +30,14 @@ impl<'a> Files<'a> {
 
     /// The same with files that are replaced.
     pub fn writes(mut self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Files<'a> {
-        self.outputs.extend(paths.into_iter().map(PathBuf::as_path));
+        self.outputs.extend(paths.into_iter().map(|path| Cow::Borrowed(path.as_path())));
+        self
+    }
+
+    /// The same with a folder, made where it is not there, in which files of these names are replaced.
+    pub fn fills(mut self, folder: &Path, names: impl IntoIterator<Item = String>) -> Files<'a> {
+        self.outputs.extend(names.into_iter().map(|name| Cow::Owned(folder.join(name))));
+        self.fills = true;
         self
     }
 
@@ -37,8 +47,8 @@ impl<'a> Files<'a> {
         self
     }
 
-    fn written(&self) -> impl Iterator<Item = &'a Path> {
-        self.outputs.iter().chain(&self.updated).copied()
+    fn written(&self) -> impl Iterator<Item = &Path> {
+        self.outputs.iter().map(Cow::as_ref).chain(self.updated.iter().copied())
     }
 
     /// Refuses outputs that are an input or each other, by whatever names, and those that can't be written: before the command works.
@@ -74,7 +84,10 @@ impl<'a> Files<'a> {
                 return Err(refused(format!("the outputs `{other}` and `{output}` are one file")));
             }
         }
-        outputs.into_iter().try_for_each(writable)
+        outputs.into_iter().try_for_each(|output| {
+            let begun = if self.fills { writable(&in_what_is_there(output)) } else { writable(output) };
+            Ok(begun.map_err(|error| ReplaceError { path: output.to_owned(), ..error })?)
+        })
     }
 
     /// Whether an output is where the command prints.
@@ -83,13 +96,23 @@ impl<'a> Files<'a> {
     }
 }
 
+/// A file of the same name in the folder that is there, of those around `path`: where the others have to be made.
+fn in_what_is_there(path: &Path) -> PathBuf {
+    let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else { return path.to_owned() };
+    let mut around = folder.ancestors().map(|folder| match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    });
+    let there = around.find(|folder| fs::symlink_metadata(folder).is_ok());
+    there.map_or_else(|| path.to_owned(), |there| there.join(name))
+}
+
 /// Whether a file can be made or replaced. A pipe would wait for its reader, and a device is as it is: they show it when they are written to.
-fn writable(path: &Path) -> Result<(), CliError> {
+fn writable(path: &Path) -> Result<(), ReplaceError> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return Ok(());
     }
-    Replacement::begin(path)?;
-    Ok(())
+    Replacement::begin(path).map(drop)
 }
 
 /// Whether a path names what standard output is. Of what is thrown away nothing is mixed, so `/dev/null` does not count.

@@ -140,7 +140,7 @@ fn answers_name_what_was_asked() {
     gristmill(words("emit i2s --format q4_0")).code(1).complains("did you mean `i2_s`?");
     let ran = gristmill(words("emit /dev/null")).code(1).complains("error[empty-file]");
     assert!(!ran.stderr.contains("error: error"), "{}", ran.stderr);
-    gristmill(words("device-report --device cpu --out /nonexistent/x")).code(1).complains("--device cpu");
+    gristmill(words("device-report --device cpu --out ./nonexistent/x")).code(1).complains("--device cpu");
     let ran = gristmill(words("docs --performance /nonexistent/x")).code(1).complains("/nonexistent/x");
     assert_eq!(ran.stdout, "");
     let file = crate::common::data("i2_s.gguf");

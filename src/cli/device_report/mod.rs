@@ -11,7 +11,7 @@ mod stage;
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
-use super::output;
+use super::output::{self, Files};
 use super::table::{Side, Table};
 pub use arguments::Arguments;
 use goals::{Goal, goals};
@@ -28,6 +28,23 @@ struct Summary<'s> {
     success: bool,
     stages: &'s [Ended],
     goals: &'s [Goal],
+}
+
+/// Names of the files that say how the stages ended.
+const SUMMARIES: [&str; 2] = ["summary.json", "summary.md"];
+
+impl Arguments {
+    /// What is written: the summaries and what the stages write.
+    pub fn files(&self) -> Files<'_> {
+        let Some(folder) = &self.out else { return Files::default() };
+        let stages = stages(self);
+        let of_stages = stages.iter().filter(|stage| self.wants(stage.name)).flat_map(Stage::files);
+        Files::default().fills(folder, SUMMARIES.map(str::to_owned).into_iter().chain(of_stages))
+    }
+
+    fn wants(&self, stage: &str) -> bool {
+        self.stage.is_empty() || self.stage.iter().any(|name| name == stage)
+    }
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
@@ -56,10 +73,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
     }
     std::fs::create_dir_all(folder).map_err(CliError::file("create", folder))?;
-    let wanted =
-        |stage: &&Stage| arguments.stage.is_empty() || arguments.stage.iter().any(|name| name == stage.name);
     let mut ended = Vec::new();
-    for stage in all.iter().filter(wanted) {
+    for stage in all.iter().filter(|stage| arguments.wants(stage.name)) {
         writeln!(out, "{}: {}", stage.name, stage.what)?;
         out.flush()?;
         let one = stage.run(folder)?;
@@ -108,7 +123,7 @@ fn write_summary(arguments: &Arguments, folder: &std::path::Path, ended: &[Ended
     };
     let mut json = Vec::new();
     print_json(&mut json, &summary)?;
-    output::write(&folder.join("summary.json"), &json)?;
+    output::write(&folder.join(SUMMARIES[0]), &json)?;
     let mut text = format!(
         "# {}, gristmill {}\n\n| stage | outcome | seconds | records |\n|---|---|---:|---|\n",
         summary.device, summary.version
@@ -127,5 +142,5 @@ fn write_summary(arguments: &Arguments, folder: &std::path::Path, ended: &[Ended
     for goal in &goals {
         text.push_str(&format!("| {} |\n", goal.cells().join(" | ")));
     }
-    output::write(&folder.join("summary.md"), text.as_bytes())
+    output::write(&folder.join(SUMMARIES[1]), text.as_bytes())
 }

@@ -3,6 +3,7 @@
 use super::super::error::CliError;
 use super::arguments::Arguments;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,6 +28,9 @@ pub struct Stage {
 /// The stages in order: name, what it is for, a program in front, arguments of each process, whether JSON is printed, and minutes, of a
 /// quick report and of a whole one. Words in braces are those of [`words`].
 type Row = (&'static str, &'static str, Option<[&'static str; 3]>, &'static [&'static str], bool, (u64, u64));
+
+/// What stands in front of a file of the folder.
+const IN_FOLDER: &str = "{folder}/";
 
 const QUICKLY: &str = "verify --quick --json {device} {format}";
 
@@ -152,6 +156,20 @@ fn words(line: &str, arguments: &Arguments) -> Vec<String> {
 }
 
 impl Stage {
+    /// Names of the files that it writes into the folder.
+    pub fn files(&self) -> impl Iterator<Item = String> {
+        let named = self.processes.iter().flatten().filter_map(|word| word.strip_prefix(IN_FOLDER));
+        let printed = (0..self.processes.len()).flat_map(|at| self.printed(at));
+        printed.chain(named.map(str::to_owned))
+    }
+
+    /// Names of the files with what a process prints, and with its errors.
+    fn printed(&self, process: usize) -> [String; 2] {
+        let number = if self.processes.len() > 1 { format!("-{}", process + 1) } else { String::new() };
+        let out = if self.json { "json" } else { "txt" };
+        [format!("{}{number}.{out}", self.name), format!("{}{number}.stderr.txt", self.name)]
+    }
+
     /// Runs it, with what it prints in files of `folder`.
     ///
     /// # Errors
@@ -162,9 +180,7 @@ impl Stage {
             Ended { stage: self.name, outcome: "ok", why: None, seconds: 0.0, records: Vec::new() };
         let mut running = Vec::new();
         for (at, words) in self.processes.iter().enumerate() {
-            let number = if self.processes.len() > 1 { format!("-{}", at + 1) } else { String::new() };
-            let name = format!("{}{number}.{}", self.name, if self.json { "json" } else { "txt" });
-            let errors = format!("{}{number}.stderr.txt", self.name);
+            let [name, errors] = self.printed(at);
             let create = |name: &str| {
                 let path: PathBuf = folder.join(name);
                 File::create(&path).map_err(CliError::file("create", &path))
@@ -181,8 +197,10 @@ impl Stage {
                     command
                 }
             };
-            let folder = folder.display().to_string();
-            command.args(words.iter().map(|word| word.replace("{folder}", &folder)));
+            command.args(words.iter().map(|word| match word.strip_prefix(IN_FOLDER) {
+                Some(name) => folder.join(name).into_os_string(),
+                None => OsString::from(word),
+            }));
             match command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn() {
                 Ok(child) => running.push((child, errors)),
                 Err(error) => {

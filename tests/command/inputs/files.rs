@@ -181,6 +181,36 @@ fn a_place_where_nothing_can_be_written_is_told_first() -> Outcome {
     Ok(())
 }
 
+/// The files of a report are outputs like others, which are looked at before a device is.
+#[test]
+fn a_report_of_a_device_writes_over_no_input() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("new").join("report");
+    let line = ["device-report", "--out", text(&report)];
+    let with = |line: &[&str], tuning: &Path| {
+        finished(command().args(line).env("GRISTMILL_TUNING", tuning).output()).code(1)
+    };
+    std::fs::create_dir_all(&report)?;
+    for name in ["tuning.txt", "summary.json", "two-processes-2.stderr.txt"] {
+        let tuning = report.join(name);
+        std::fs::write(&tuning, "gristmill tuning 3\n")?;
+        with(&line, &tuning).complains("which GRISTMILL_TUNING names, are one file").complains(name);
+        assert_eq!(std::fs::read_to_string(&tuning)?, "gristmill tuning 3\n");
+        // Stages that do not run write nothing.
+        let ran = with(&[&line[..], &["--stage", "doctor"]].concat(), &tuning);
+        assert_eq!(ran.stderr.contains("one file"), name == "summary.json", "{name}: {}", ran.stderr);
+        std::fs::remove_file(&tuning)?;
+    }
+    // A folder that is not there is made only when a report begins, and a file is none.
+    std::fs::remove_dir(&report)?;
+    let none = with(&line, &report.join("tuning.txt"));
+    assert!(!none.stderr.contains("one file") && names(folder.path()) == ["new"], "{}", none.stderr);
+    std::fs::write(&report, "a file")?;
+    gristmill(line).code(1).complains("report").complains("Not a directory");
+    assert_eq!(std::fs::read_to_string(&report)?, "a file");
+    Ok(())
+}
+
 /// An output that goes to standard output has it for itself.
 #[cfg(target_os = "linux")]
 #[test]
