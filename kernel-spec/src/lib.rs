@@ -22,7 +22,10 @@ assert!(text.ends_with("found 2 errors and 1 warning\n"));
 )]
 #![cfg_attr(not(feature = "parse"), no_std)]
 
+mod fnv;
 pub mod vocab;
+
+pub use fnv::Fnv;
 
 #[cfg(feature = "parse")]
 mod check;

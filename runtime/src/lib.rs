@@ -107,7 +107,7 @@ pub use experts::{DeviceExpertInput, DeviceRoutes};
 pub use experts::{ExpertInput, Experts, Routes};
 pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
-pub use gristmill_spec::vocab;
+pub use gristmill_spec::{Fnv, vocab};
 pub use guarded::{GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear};
 pub use hadamard::Hadamard;
 pub use half;

@@ -25,6 +25,7 @@ pub use vouched::{
     RegistryFacts,
 };
 
+use gristmill_spec::Fnv;
 use gristmill_spec::vocab::{CudaArch, Op, PrologueStep};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -187,14 +188,7 @@ impl KernelId {
     /// The identity of a kernel with a body by hand: of what is generated around it, and of the body's text (`BODY`, which
     /// `#[variant]` leaves beside the function). 64-bit FNV-1a of both.
     pub const fn with_body(self, body: u64) -> KernelId {
-        let parts = [self.0, body];
-        let (mut state, mut at) = (0xcbf2_9ce4_8422_2325u64, 0);
-        while at < 16 {
-            state ^= parts[at / 8] >> (at % 8 * 8) & 0xff;
-            state = state.wrapping_mul(0x0100_0000_01b3);
-            at += 1;
-        }
-        KernelId(state)
+        KernelId(Fnv::EMPTY.with(&self.0.to_le_bytes()).with(&body.to_le_bytes()).get())
     }
 }
 

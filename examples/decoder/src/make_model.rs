@@ -5,7 +5,7 @@ use crate::error::{Error, zeros};
 use crate::floats::Float;
 use gristmill::gguf::{ArrayBuf, Gguf, GgufWriter, TensorStream, Value, unquantized_only};
 use gristmill::registry::FormatInfo;
-use gristmill::{CpuProfile, Quantizer, REGISTRY, Request, Restrict, Threads};
+use gristmill::{CpuProfile, Fnv, Quantizer, REGISTRY, Request, Restrict, Threads};
 use std::io::Write;
 use std::path::Path;
 
@@ -340,10 +340,8 @@ impl Declared {
 
     /// Random numbers for rows from `first` on.
     fn fill(&self, seed: u64, first: usize, values: &mut [f32]) {
-        // FNV-1a of the name, so that each tensor has numbers of its own.
-        let hash = self.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        // A hash of the name, so that each tensor has numbers of its own.
+        let hash = Fnv::EMPTY.with(self.name.as_bytes()).get();
         for (row, values) in (first..).zip(values.chunks_mut(self.k)) {
             let mut random = fastrand::Rng::with_seed(seed ^ hash.wrapping_add(row as u64));
             // The sum of four uniform numbers has a variance of a third.

@@ -26,12 +26,12 @@ pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};
 use super::list::{name_of, nothing_for};
-use super::random::{Fnv, Random};
+use super::random::Random;
 use super::{progress, request};
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
 use gristmill::vocab::{DType, DeviceKind, Isa};
-use gristmill::{CpuProfile, Device, REGISTRY, Reason};
+use gristmill::{CpuProfile, Device, Fnv, REGISTRY, Reason};
 use session::{Report, Session, Subject};
 use std::io::Write;
 
@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let mut session = Session {
         reports,
-        digest: Fnv::new(),
+        digest: Fnv::EMPTY,
         quick: arguments.quick,
         device: arguments.device,
         progress: &progress,
@@ -190,7 +190,7 @@ mod tests {
         let selected = |index| Report { selected: index == 0, ..Report::default() };
         let mut session = Session {
             reports: (0..REGISTRY.entries.len()).map(selected).collect(),
-            digest: Fnv::new(),
+            digest: Fnv::EMPTY,
             quick: true,
             device: Device::CPU,
             progress: &|_| {},

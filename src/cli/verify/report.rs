@@ -63,7 +63,7 @@ pub fn report(
     let skipped: usize = reasons.iter().map(|(_, count)| count).sum();
     let failed = !wrong.is_empty() || (no_skip && skipped > 0);
     let outcome = if failed { Outcome::Failed } else { Outcome::Yes };
-    let digest = format!("{:016x}", session.digest.0);
+    let digest = format!("{:016x}", session.digest.get());
     if arguments.json {
         let verification = Verification {
             kernels: all.iter().map(kernel).collect(),

@@ -1,12 +1,11 @@
 //! What has been run, what was wrong with it, and the digest of the results.
 
 use super::super::error::CliError;
-use super::super::random::Fnv;
 use super::guard;
 use gristmill::oracle::FormatOracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape};
+use gristmill::{CpuProfile, Device, Fnv, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape};
 
 /// A result that is not what it must be.
 #[derive(Clone, Debug, PartialEq)]

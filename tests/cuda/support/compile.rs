@@ -1,5 +1,6 @@
 //! Compiling for the emulator, once for each text.
 
+use gristmill_spec::Fnv;
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -151,8 +152,7 @@ pub fn unit_file(image: &[u8]) -> String {
     } else {
         image.split(|byte| *byte == 0).next().unwrap_or(image)
     };
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    format!("{:016x}.so", image.iter().fold(0xcbf2_9ce4_8422_2325, step))
+    format!("{:016x}.so", Fnv::EMPTY.with(image).get())
 }
 
 /// Puts a compiled unit where the fake driver finds it for `image`.

@@ -4,7 +4,8 @@
 use super::usage::Usage;
 use crate::cuda::arch::{compute, sm};
 use crate::cuda::toolchain::Problem;
-use crate::hash::{fnv, hash};
+use crate::hash::hash;
+use gristmill_spec::Fnv;
 use gristmill_spec::vocab::CudaArch;
 use std::path::{Path, PathBuf};
 
@@ -108,11 +109,11 @@ pub(super) fn to_bytes(key: &Key<'_>, image: &Image) -> Vec<u8> {
 
 /// A number for an image's bytes.
 pub(in crate::cuda) fn content(image: &[u8]) -> u64 {
-    fnv(image.iter().copied())
+    Fnv::EMPTY.with(image).get()
 }
 
 fn checksum(text: &[u8], image: &[u8]) -> u64 {
-    fnv(text.iter().chain(image).copied())
+    Fnv::EMPTY.with(text).with(image).get()
 }
 
 /// Reads an image's file; the error says what is wrong with it.

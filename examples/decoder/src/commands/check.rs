@@ -5,8 +5,8 @@ use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::restrict::fits;
 use clap::Args;
-use gristmill::CpuProfile;
 use gristmill::vocab::Isa;
+use gristmill::{CpuProfile, Fnv};
 use std::io::Write;
 
 /// Arguments of `check`.
@@ -70,15 +70,18 @@ impl Check {
                         size => format!("in batches of {size}"),
                     };
                     decoder.rewind(0);
-                    let mut digest = FNV;
+                    let mut digest = Fnv::EMPTY;
                     for tokens in tokens.chunks(size) {
-                        digest = fold(digest, decoder.feed(tokens, Wanted::All)?);
+                        digest = with(digest, decoder.feed(tokens, Wanted::All)?);
                     }
                     let name = isa.map_or("best", |isa| isa.name());
                     let same = *first.get_or_insert(digest) == digest;
                     differ += u32::from(!same);
                     let mark = if same { "" } else { "  differs" };
-                    print(out, format_args!("{digest:016x}  {name:<8} {threads} threads  {way}{mark}\n"))?;
+                    print(
+                        out,
+                        format_args!("{:016x}  {name:<8} {threads} threads  {way}{mark}\n", digest.get()),
+                    )?;
                 }
             }
         }
@@ -89,11 +92,7 @@ impl Check {
     }
 }
 
-/// Start of 64-bit FNV-1a.
-pub const FNV: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a over the bits of logits.
-pub fn fold(digest: u64, logits: &[f32]) -> u64 {
-    let bytes = logits.iter().flat_map(|logit| logit.to_bits().to_le_bytes());
-    bytes.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// With the bits of logits.
+fn with(digest: Fnv, logits: &[f32]) -> Fnv {
+    logits.iter().fold(digest, |digest, logit| digest.with(&logit.to_bits().to_le_bytes()))
 }
