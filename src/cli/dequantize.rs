@@ -21,8 +21,8 @@ pub struct Arguments {
     /// Elements of a row
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) row: u32,
-    /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
+    #[arg(help = request::up_to_threads("Threads,", "; one for each physical core if not given"))]
     threads: Option<usize>,
     /// Input, the format's bytes
     pub(super) input: PathBuf,

@@ -5,7 +5,7 @@ use gristmill::gguf::TypeNumbers;
 use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::{Tiled, Tiles};
 use gristmill::vocab::{DType, Isa, Op};
-use gristmill::{PrecisionMode, REGISTRY, Shape};
+use gristmill::{MAX_THREADS, PrecisionMode, REGISTRY, Shape};
 
 /// Parses a word of the vocabulary, listing the words if it is none.
 macro_rules! word {
@@ -31,14 +31,16 @@ pub fn ops(what: &str) -> String {
     format!("{what}: {}", names.join(", "))
 }
 
-/// Threads that a command takes at most.
-pub const MOST_THREADS: usize = 1024;
+/// Help of an argument that is a number of threads.
+pub fn up_to_threads(what: &str, more: &str) -> String {
+    format!("{what} at most {MAX_THREADS}{more}")
+}
 
 /// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(count @ 1..=MOST_THREADS) => Ok(count),
-        Ok(_) | Err(_) => Err(format!("threads are a number from 1 to {MOST_THREADS}")),
+        Ok(count @ 1..=MAX_THREADS) => Ok(count),
+        Ok(_) | Err(_) => Err(format!("threads are a number from 1 to {MAX_THREADS}")),
     }
 }
 

@@ -61,8 +61,8 @@ pub struct Arguments {
     /// 128256x2560, on a GPU 13824x2560 and 20480x3200 instead of 640x2560; with --quick 2560x2560]
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
     shape: Vec<(usize, usize)>,
-    /// Numbers of threads, each at most 1024
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = request::threads)]
+    #[arg(help = request::up_to_threads("Numbers of threads, each", ""))]
     pub(super) threads: Vec<usize>,
     /// Processors to pin threads to, the main one not counted: `taskset` pins that
     #[arg(long, value_name = "CPU", value_delimiter = ',')]

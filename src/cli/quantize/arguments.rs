@@ -33,8 +33,8 @@ pub struct Arguments {
     /// A tensor that is not to be in the output; may be given several times
     #[arg(long, value_name = "TENSOR", conflicts_with = "raw")]
     pub(super) leave_out: Vec<String>,
-    /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
+    #[arg(help = request::up_to_threads("Threads,", "; one for each physical core if not given"))]
     pub(super) threads: Option<usize>,
     /// Files are raw f32 and raw bytes
     #[arg(long, requires = "row")]

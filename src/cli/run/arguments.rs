@@ -26,8 +26,8 @@ pub struct Arguments {
     /// What products may multiply: int8, f32, f16, bf16, fp4 or auto
     #[arg(long, value_name = "PRECISION", default_value = "int8", value_parser = request::precision)]
     pub(super) precision: PrecisionMode,
-    /// Threads, at most 1024; one for each physical core if not given
     #[arg(long, value_name = "N", value_parser = request::threads)]
+    #[arg(help = request::up_to_threads("Threads,", "; one for each physical core if not given"))]
     pub(super) threads: Option<usize>,
     /// Watch the launches, and write what a monitor saw of them to this file
     #[cfg(feature = "ops")]

@@ -14,7 +14,7 @@ use super::files::{self, Kind};
 use super::held::Held;
 use super::json::print_json;
 use super::progress::step;
-use super::{output, progress, request};
+use super::{output, progress};
 use gristmill::gguf::{ModelError, Tensor, Transforms, TypeNumbers};
 use gristmill::oracle::Oracle;
 use gristmill::{PrecisionMode, QuantizedBuf, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
@@ -110,7 +110,7 @@ fn live(
 
 /// The number of threads asked for, or one for each physical core.
 pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().physical_cores).clamp(1, request::MOST_THREADS)
+    asked.unwrap_or_else(|| gristmill::CpuProfile::detect().physical_cores).clamp(1, gristmill::MAX_THREADS)
 }
 
 fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> Result<Done, CliError> {
