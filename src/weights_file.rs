@@ -45,6 +45,8 @@ struct Safetensors {
     metadata: Metadata,
     /// Names by offset, so that reading in order reads the file in order.
     names: Vec<String>,
+    /// Places in `names`, by name.
+    by_name: Vec<usize>,
 }
 
 /// Why weights could not be read.
@@ -203,8 +205,8 @@ impl WeightFile {
         match &self.container {
             Container::Gguf(file) => file.tensor(name).map(SourceTensor::of_gguf),
             Container::Safetensors(file) => {
-                let at = file.names.iter().position(|known| known == name)?;
-                file.tensor(&file.names[at])
+                let found = file.by_name.binary_search_by(|&at| file.names[at].as_str().cmp(name)).ok()?;
+                file.tensor(&file.names[file.by_name[found]])
             }
         }
     }
@@ -280,7 +282,10 @@ impl Safetensors {
         if expected != u128::from(found) {
             return Err(WeightError::Length { path: path.to_owned(), expected, found });
         }
-        Ok(Safetensors { names: metadata.offset_keys(), bytes, data_start, metadata })
+        let names = metadata.offset_keys();
+        let mut by_name: Vec<usize> = (0..names.len()).collect();
+        by_name.sort_unstable_by_key(|&at| names[at].as_str());
+        Ok(Safetensors { names, by_name, bytes, data_start, metadata })
     }
 
     fn tensor<'a>(&'a self, name: &'a str) -> Option<SourceTensor<'a>> {
