@@ -5,6 +5,7 @@ mod class;
 pub use class::ErrorClass;
 
 use crate::device::Device;
+use crate::disagreement::Disagreement;
 use crate::gpu::NoGpu;
 use crate::names::{List, Meant};
 use crate::reason::{BrokenRule, Refusal};
@@ -624,20 +625,8 @@ pub enum Error {
         cpus: Vec<usize>,
     },
     /// Two registries have one name for what is not the same.
-    #[error(
-        "{what} `{name}` of `{other}` is not that of `{first}`, so they can't be in one registry\n  \
-         help: give one of them another name"
-    )]
-    Joined {
-        /// What has the name: a kernel, a format.
-        what: &'static str,
-        /// The name.
-        name: &'static str,
-        /// The package that had it first.
-        first: &'static str,
-        /// The other one.
-        other: &'static str,
-    },
+    #[error("{0}")]
+    Joined(Box<Disagreement>),
     /// The registry contradicts itself. Generated ones don't; a hand-written one can.
     #[error("the registry of `{package}` contradicts itself at `{at}`: {what}")]
     BrokenRegistry {

@@ -30,6 +30,7 @@
 
 mod affinity;
 mod aligned;
+mod disagreement;
 mod division;
 mod fork;
 mod from_memory;
@@ -98,6 +99,7 @@ pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use aligned::prefer_huge_pages;
 pub use decide::{Decision, Prepared, TunedBy};
 pub use device::{CpuProfile, Device, Topology};
+pub use disagreement::Disagreement;
 pub use error::{Error, ErrorClass};
 pub use executor::Executor;
 #[cfg(feature = "rayon")]

@@ -285,6 +285,11 @@ impl Reason {
             Reason::PartialBlock { elements, k } => {
                 k.checked_next_multiple_of(*elements).map(|padded| format!("pad rows to {padded}"))
             }
+            // Where sums of a whole row are one integer, which has to fit 32 bits.
+            Reason::ShapeRule(BrokenRule { dim: Dim::K, rule: Rule::AtMost(_), .. }) => Some(String::from(
+                "divide the matrix along k into parts that fit and add up their results, or use a format that has several scales in a row: \
+                 its integer sums end where a scale does",
+            )),
             Reason::ShapeRule(_) => None,
             Reason::NoActivations(_) => Some(String::from(GIVE_INT8)),
             Reason::Disabled(Disabled::Isa(_)) => Some(String::from("lift the restriction (GRISTMILL_ISA)")),
@@ -449,14 +454,16 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Refusal { op, format, input, device, shape, rejected } = self;
         write!(f, "no kernel for {op} of `{format}` ({input}) on {device}, {shape}")?;
-        write_rejections(f, rejected.iter())
+        write_rejections(f, rejected.iter(), false)
     }
 }
 
-/// One line a reason, with the kernels that share it, and a help line wherever there is one; equal help is said once.
+/// One line a reason, with the kernels that share it, and a help line wherever there is one; equal help is said once. Beside a `chosen`
+/// kernel nothing is said of shapes, which that one takes.
 pub(crate) fn write_rejections<'a>(
     f: &mut std::fmt::Formatter<'_>,
     rejected: impl Iterator<Item = &'a Rejection>,
+    chosen: bool,
 ) -> std::fmt::Result {
     let mut reasons: Vec<(&Reason, Vec<&'static str>)> = Vec::new();
     for Rejection { kernel, reason } in rejected {
@@ -476,7 +483,8 @@ pub(crate) fn write_rejections<'a>(
                 write!(f, "\n      - {inner}")?;
             }
         }
-        if let Some(help) = reason.help()
+        let of_shape = matches!(reason, Reason::ShapeRule(_));
+        if let Some(help) = reason.help().filter(|_| !(chosen && of_shape))
             && !helps.contains(&help)
         {
             helps.push(help);

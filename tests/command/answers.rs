@@ -53,6 +53,24 @@ fn explain_says_yes_with_the_kernel() {
     assert!(decision.memory.is_some_and(|memory| memory.weight_bytes > 2560 * 2560 / 4));
 }
 
+/// Rows whose sums need not fit 32 bits: a no with what would help, which is said of no kernel where another one takes the shape.
+#[test]
+fn rows_that_are_too_long_for_exact_sums_say_what_would_help() {
+    let help = "help: divide the matrix along k into parts that fit";
+    gristmill(words("explain matmul --format i2_s --shape 1x1x134217728"))
+        .code(2)
+        .says("k = 134217728, but must be at most")
+        .says(help);
+    let decision = explained("explain matmul --format i2_s --shape 1x1x134217728 --json", 2);
+    let of_k = decision.rejected.iter().filter(|no| no.reason.contains("but must be at most"));
+    assert!(of_k.clone().count() > 0, "{decision:?}");
+    assert!(
+        of_k.into_iter().all(|no| no.help.as_deref().is_some_and(|help| help.contains("several scales")))
+    );
+    let taken = gristmill(words("explain matmul --format tq2_0 --shape 1x1x134217728")).code(0);
+    assert!(!taken.stdout.contains(help), "{}", taken.stdout);
+}
+
 #[test]
 fn experts_are_explained_by_the_kernels_of_their_products() {
     let says = gristmill(words("explain matmul_grouped --format q4_k --shape 2x1024x4096")).code(0);

@@ -241,7 +241,7 @@ impl std::fmt::Display for Decision<'_> {
         let rejected: Vec<Rejection> = self.rejected().collect();
         if !rejected.is_empty() {
             f.write_str("\nnot chosen:")?;
-            write_rejections(f, rejected.iter())?;
+            write_rejections(f, rejected.iter(), true)?;
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ impl Error {
             | Error::Prologue { .. }
             | Error::SecondObserver
             | Error::ForeignRecording { .. }
-            | Error::Joined { .. } => ErrorClass::Request,
+            | Error::Joined(_) => ErrorClass::Request,
             Error::KernelFailed { .. } | Error::BrokenRegistry { .. } => ErrorClass::Internal,
         }
     }

@@ -3,6 +3,7 @@
 use super::lists::{Joined, Key, key};
 use super::vouched::{Entry, EntryFacts, FormatFacts, FormatInfo, Registry, RegistryFacts};
 use super::{ActivationInfo, CudaBuild, ImportInfo, LeftOut, Source, WithoutImage};
+use crate::disagreement::Disagreement;
 use crate::error::Error;
 use gristmill_spec::vocab::{DType, DeviceKind, Op, Serves};
 use std::collections::BTreeMap;
@@ -84,6 +85,22 @@ fn place<T>(all: &BTreeMap<&'static str, T>, name: &str) -> usize {
     all.keys().take_while(|known| **known < name).count()
 }
 
+/// Refuses what has one name in two packages, each with where it is described there, and is not the same: facts, and whether they agree.
+fn agree(
+    what: &'static str,
+    name: &'static str,
+    [(first, one), (other, two)]: [(&'static str, &'static str); 2],
+    facts: &[(&'static str, bool)],
+) -> Result<(), Error> {
+    match facts.iter().find(|(_, agree)| !agree) {
+        Some((differ, _)) => {
+            let (packages, sources) = ([first, other], [one, two]);
+            Err(Error::Joined(Box::new(Disagreement { what, name, packages, sources, differ })))
+        }
+        None => Ok(()),
+    }
+}
+
 fn leaked<T>(values: Vec<T>) -> &'static [T] {
     Box::leak(values.into_boxed_slice())
 }
@@ -91,13 +108,21 @@ fn leaked<T>(values: Vec<T>) -> &'static [T] {
 impl Tables {
     fn formats_of(&mut self, registry: &'static Registry) -> Result<(), Error> {
         let package = registry.package;
-        let differs = |what, name, first| Error::Joined { what, name, first, other: package };
         for own in registry.activations {
-            let (known, first) = self.activations.entry(own.name).or_insert((*own, package));
-            let facts = |of: &ActivationInfo| (of.block, of.keeps_multiplier, of.prologue);
-            if facts(known) != facts(own) {
-                return Err(differs("activation format", own.name, first));
-            }
+            let (known, first) = &*self.activations.entry(own.name).or_insert((*own, package));
+            agree(
+                "activation format",
+                own.name,
+                [(*first, known.source), (package, own.source)],
+                &[
+                    ("the elements of a block", known.block == own.block),
+                    (
+                        "whether values are divided by the scale",
+                        known.keeps_multiplier == own.keeps_multiplier,
+                    ),
+                    ("the steps of the prologue", known.prologue == own.prologue),
+                ],
+            )?;
         }
         for own in registry.formats {
             let broken = Error::BrokenRegistry { package, at: own.name, what: "it has no activation format" };
@@ -108,9 +133,15 @@ impl Tables {
                 activations,
                 quantizers: Vec::new(),
             });
-            if !known.info.same_as(own) || known.activations != activations {
-                return Err(differs("format", own.name, known.package));
-            }
+            agree(
+                "format",
+                own.name,
+                [(known.package, known.info.source), (package, own.source)],
+                &[
+                    ("the layout of blocks", known.info.same_as(own)),
+                    ("the activation format", known.activations == activations),
+                ],
+            )?;
             for quantizer in own.quantizers {
                 if !known.quantizers.contains(quantizer) {
                     known.quantizers.push(quantizer);
@@ -126,8 +157,17 @@ impl Tables {
                 None => {
                     self.imports.insert(own.name, (ImportInfo { format, ..*own }, package));
                 }
-                Some((known, _)) if known.rows == own.rows && known.moves == own.moves => {}
-                Some((_, first)) => return Err(differs("import layout", own.name, first)),
+                Some((known, first)) => {
+                    agree(
+                        "import layout",
+                        own.name,
+                        [(*first, known.source), (package, own.source)],
+                        &[
+                            ("the rows that are interleaved", known.rows == own.rows),
+                            ("where the bits of a weight lie", known.moves == own.moves),
+                        ],
+                    )?;
+                }
             }
         }
         Ok(())
@@ -144,11 +184,18 @@ impl Tables {
             places.push(match known {
                 Some(known) => {
                     let first = &self.entries[known];
-                    let serves = |of: &EntryFacts, format| (of.name, of.op, format, of.device);
-                    if serves(first, first.format) != serves(own.facts(), format) {
-                        let first = self.packages[known];
-                        return Err(Error::Joined { what: "kernel", name: own.name, first, other: package });
-                    }
+                    let places = [(self.packages[known], first.source), (package, own.source)];
+                    agree(
+                        "kernel",
+                        own.name,
+                        places,
+                        &[
+                            ("the name, with one identity", first.name == own.name),
+                            ("the op", first.op == own.op),
+                            ("the format", first.format == format),
+                            ("the device", first.device == own.device),
+                        ],
+                    )?;
                     known
                 }
                 None => {

@@ -7,8 +7,8 @@ use gristmill_runtime::registry::{
 use gristmill_runtime::tuning::{self, Measured, ShapeClass, Tuning};
 use gristmill_runtime::vocab::{DType, DeviceKind, Op};
 use gristmill_runtime::{
-    CpuProfile, Error, Input, Linear, LinearOptions, Matmul, QuantizedMatrix, Recording, Request, Restrict,
-    Shape, Threads, Workspace,
+    CpuProfile, Disagreement, Error, Input, Linear, LinearOptions, Matmul, QuantizedMatrix, Recording,
+    Request, Restrict, Shape, Threads, Workspace,
 };
 
 /// A crate's own registry: `alpha` (the blocks of `tail2`, and its activations), `tail2` with a product of its own beside one that
@@ -184,17 +184,30 @@ fn receipts_and_tunings_tell_kernels_apart() -> Result<(), Error> {
 
 #[test]
 fn what_has_one_name_and_is_not_the_same_is_refused() {
-    let differs = |what, name| Error::Joined { what, name, first: "toy", other: "own" };
+    const KERNELS: &str = "toy/kernels.toml:1";
+    const TAIL2_SPEC: &str = "toy/tail2.toml";
+    let differs = |what, name, at, differ| {
+        let (packages, sources) = (["toy", "own"], [at, at]);
+        Error::Joined(Box::new(Disagreement { what, name, packages, sources, differ }))
+    };
     let refused = |own| Registry::joined(&[&REGISTRY, own]).expect_err("one name for two things");
     let other = own(|entries, _| entries[0].name = "matmul.tail2.scalar");
-    assert_eq!(refused(other), differs("kernel", "matmul.tail2.scalar"));
-    assert!(refused(other).to_string().contains("`matmul.tail2.scalar` of `own` is not that of `toy`"));
+    assert_eq!(refused(other), differs("kernel", "matmul.tail2.scalar", KERNELS, "the format"));
+    assert_eq!(
+        refused(other).to_string(),
+        "the kernel `matmul.tail2.scalar` of package `own` (toy/kernels.toml:1) is not that of package `toy` (toy/kernels.toml:1): they differ \
+         in the format, and in one registry a name stands for one thing\n  help: give one of them another name in its spec, compile both \
+         packages from the same spec, or keep their registries apart"
+    );
     let renamed = own(|entries, _| entries[2].name = "matmul.tail2.another");
-    assert_eq!(refused(renamed), differs("kernel", "matmul.tail2.another"));
+    assert_eq!(
+        refused(renamed),
+        differs("kernel", "matmul.tail2.another", KERNELS, "the name, with one identity")
+    );
     let wider = own(|_, formats| formats[1].bytes = 4);
-    assert_eq!(refused(wider), differs("format", "tail2"));
+    assert_eq!(refused(wider), differs("format", "tail2", TAIL2_SPEC, "the layout of blocks"));
     let activations = own(|_, formats| formats[1].activations = 0);
-    assert_eq!(refused(activations), differs("format", "tail2"));
+    assert_eq!(refused(activations), differs("format", "tail2", TAIL2_SPEC, "the activation format"));
     let tiny = REGISTRY.activations[1];
     let facts = RegistryFacts {
         package: "own",
@@ -206,5 +219,8 @@ fn what_has_one_name_and_is_not_the_same_is_refused() {
     };
     // SAFETY: it has no kernels.
     let changed: &'static Registry = Box::leak(Box::new(unsafe { Registry::new(facts) }));
-    assert_eq!(refused(changed), differs("activation format", "step4"));
+    assert_eq!(
+        refused(changed),
+        differs("activation format", "step4", "toy/step4.toml", "the elements of a block")
+    );
 }
