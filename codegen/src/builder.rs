@@ -18,6 +18,10 @@ use std::path::{Path, PathBuf};
 /// Name of the file that [`Builder::build`] writes into `OUT_DIR`; `include_kernels!` includes it.
 pub const FILE: &str = "gristmill.rs";
 
+/// Variable that [`Builder::build`] sets, to [`FILE`], for the crate whose build script called it. What one script wrote stays in `OUT_DIR`
+/// when a later one no longer does; who includes it through this variable is told instead.
+pub const WRITTEN: &str = "GRISTMILL_WRITTEN";
+
 /// Variable with further spec folders, separated as in `PATH`.
 pub const EXTRA_SPECS: &str = "GRISTMILL_EXTRA_SPECS";
 
@@ -236,10 +240,11 @@ impl Builder {
             println!("cargo::warning={warning}");
         }
         // An unchanged file keeps its time, so that nothing that depends on it is compiled again.
-        if std::fs::read(&out).is_ok_and(|old| old == compiled.code.as_bytes()) {
-            return Ok(());
+        if !std::fs::read(&out).is_ok_and(|old| old == compiled.code.as_bytes()) {
+            std::fs::write(&out, compiled.code).map_err(|source| BuildError::Write { path: out, source })?;
         }
-        std::fs::write(&out, compiled.code).map_err(|source| BuildError::Write { path: out, source })
+        println!("cargo::rustc-env={WRITTEN}={FILE}");
+        Ok(())
     }
 
     /// Reads, checks and compiles; for the command and for tests. `root` is what relative folders are

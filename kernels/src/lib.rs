@@ -13,4 +13,4 @@
 /// Compiler, target, optimization and flags that the kernels of [`REGISTRY`] were compiled with.
 pub const COMPILER: &str = env!("GRISTMILL_COMPILER");
 
-include!(concat!(env!("OUT_DIR"), "/gristmill.rs"));
+include!(concat!(env!("OUT_DIR"), "/", env!("GRISTMILL_WRITTEN")));

@@ -1,24 +1,24 @@
 //! `include_kernels!`: what a build script wrote.
 
 use crate::kernel::lints;
+use gristmill_codegen::builder::WRITTEN;
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
-use std::ffi::OsString;
-use std::path::Path;
 use syn::{Error, Result};
 
-pub fn expand(input: TokenStream, out: Option<OsString>) -> Result<TokenStream> {
+/// `has` says whether the crate is compiled with a variable.
+pub fn expand(input: TokenStream, has: impl Fn(&str) -> bool) -> Result<TokenStream> {
     if !input.is_empty() {
         return Err(Error::new_spanned(input, "`include_kernels!` takes no arguments"));
     }
     let script = "build.rs with `gristmill_codegen::Builder::new(\"kernels\").build()` in `main`";
-    let Some(out) = out else {
+    if !has("OUT_DIR") {
         let message =
             format!("this crate has no build script, so there are no kernels to include; add a {script}");
         return Err(Error::new(Span::call_site(), message));
-    };
-    let file = gristmill_codegen::builder::FILE;
-    if !Path::new(&out).join(file).is_file() {
+    }
+    // Not whether the file is there: it may be of a script before this one.
+    if !has(WRITTEN) {
         let message = format!("this crate's build script wrote no kernels; it should be a {script}");
         return Err(Error::new(Span::call_site(), message));
     }
@@ -27,7 +27,7 @@ pub fn expand(input: TokenStream, out: Option<OsString>) -> Result<TokenStream> 
     Ok(quote! {
         #lints
         mod gristmill_kernels {
-            ::core::include!(::core::concat!(::core::env!("OUT_DIR"), "/", #file));
+            ::core::include!(::core::concat!(::core::env!("OUT_DIR"), "/", ::core::env!(#WRITTEN)));
         }
         pub use gristmill_kernels::*;
     })
@@ -37,17 +37,17 @@ pub fn expand(input: TokenStream, out: Option<OsString>) -> Result<TokenStream> 
 mod tests {
     use super::*;
 
-    fn message(input: TokenStream, out: Option<OsString>) -> String {
-        expand(input, out).expect_err("an error").to_string()
+    fn message(input: TokenStream, has: &[&str]) -> String {
+        expand(input, |name| has.contains(&name)).expect_err("an error").to_string()
     }
 
     #[test]
     fn says_what_is_missing() {
-        let none = message(TokenStream::new(), None);
+        let none = message(TokenStream::new(), &[]);
         assert!(none.contains("no build script") && none.contains("Builder"), "{none}");
-        let empty = message(TokenStream::new(), Some("a folder that is not there".into()));
+        let empty = message(TokenStream::new(), &["OUT_DIR"]);
         assert!(empty.contains("wrote no kernels"), "{empty}");
-        let arguments = message(quote!(i2_s), None);
+        let arguments = message(quote!(i2_s), &["OUT_DIR", WRITTEN]);
         assert!(arguments.contains("no arguments"), "{arguments}");
     }
 }

@@ -43,6 +43,7 @@ fn runs_and_refuses_another_variant() -> Tested {
             assert!(receipt.contains("fast_dequantize.q3_seq.avx2.ssse3"), "{receipt}");
             another_variant()?;
             another_body(receipt)?;
+            no_kernels_of_an_older_script()?;
         } else {
             eprintln!("skipped: the hand-written kernel is for AVX2, which this processor lacks");
         }
@@ -65,6 +66,20 @@ fn copied(name: &str, edit: impl Fn(&str) -> String) -> Result<PathBuf, Box<dyn 
         std::fs::write(to, if file == "src/by_hand.rs" { edit(&text) } else { text })?;
     }
     Ok(copy.join("Cargo.toml"))
+}
+
+/// What a build script wrote stays in `OUT_DIR`, and is not what a later script wrote.
+#[cfg(target_arch = "x86_64")]
+fn no_kernels_of_an_older_script() -> Tested {
+    let manifest = copied("downstream-older-script", str::to_owned)?;
+    let script = manifest.with_file_name("build.rs");
+    let output = cargo("check", &manifest)?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(script, "fn main() {}\n")?;
+    let output = cargo("check", &manifest)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("build script wrote no kernels"), "{errors}");
+    Ok(())
 }
 
 /// The id that a receipt has for a kernel.
