@@ -67,6 +67,7 @@ pub mod compare;
 pub mod gguf;
 #[cfg(feature = "json")]
 pub mod json;
+pub mod languages;
 #[cfg(feature = "cli")]
 mod own_process;
 pub mod replace;

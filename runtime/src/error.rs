@@ -68,6 +68,16 @@ pub enum Error {
         /// The packings that there are.
         known: Vec<&'static str>,
     },
+    /// Nothing of the vocabulary is called that.
+    #[error("unknown {what} `{name}`\n  help: there are {}", List(.known))]
+    UnknownWord {
+        /// What was named: an op, a type.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The words that there are.
+        known: Vec<&'static str>,
+    },
     /// No device is called that.
     #[error("unknown device `{name}`{}\n  help: devices are written cpu, cuda:0, rocm:0, metal:0", Meant(.nearest))]
     UnknownDevice {

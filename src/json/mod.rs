@@ -28,5 +28,6 @@ pub use gristmill_records::registry::{DimRule, Format, Function, Image, Kernel, 
 pub(crate) use plan::matrix;
 pub use plan::plan;
 pub use registry::{
-    bits_per_weight, cuda_usage, format, format_name, image, images, kernel, min_cc, min_driver, runs_here,
+    bits_per_weight, cuda_usage, format, format_name, formats, image, images, kernel, kernels, min_cc,
+    min_driver, runs_here,
 };

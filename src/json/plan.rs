@@ -1,14 +1,15 @@
 //! A decision for each tensor of a model.
 
 use crate::gguf::{Model, Tensor, TensorType};
+use crate::languages;
 use gristmill_records::decision::TensorPlan;
-use gristmill_runtime::{CpuProfile, Device, Error, Request, Restrict, Shape, Tuning};
+use gristmill_runtime::{Device, Error, Request, Shape};
 
 /// A decision for each tensor of a model and `m` tokens, before anything is loaded. The environment counts for nothing, but for kernels in
 /// quarantine.
 ///
 /// # Errors
-/// As for [`Registry::prepare_tuned`](gristmill_runtime::Registry::prepare_tuned) and [`Restrict::of_quarantine`].
+/// As for [`languages::prepared`].
 pub fn plan(model: &Model, device: Device, m: usize) -> Result<Vec<TensorPlan>, Error> {
     let working_set = Some(model.file().working_set());
     model.file().tensors().map(|tensor| planned(model, &tensor, (device, m, working_set))).collect()
@@ -35,10 +36,7 @@ fn planned(
         Ok(Some((format, n, k))) => {
             let request = Request::matmul(format.name, Shape::new(m, n, k)).on(device);
             let request = request.with_working_set(working_set);
-            let (restrict, tuning) = (Restrict::of_quarantine()?, Tuning::none());
-            let prepared =
-                model.registry().prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning)?;
-            match prepared.decide_as_asked().kernel() {
+            match languages::prepared(model.registry(), &request)?.decide_as_asked().kernel() {
                 Ok(entry) => (Some(entry.name.to_owned()), None),
                 Err(error) => (None, Some(error.to_string())),
             }

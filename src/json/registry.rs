@@ -5,7 +5,7 @@ use gristmill_runtime::registry::{
     Code, CudaCode, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, OuterType,
 };
 use gristmill_runtime::vocab::DeviceKind;
-use gristmill_runtime::{CpuProfile, CudaVersion, Registry};
+use gristmill_runtime::{CpuProfile, CudaVersion, Error, Registry};
 
 /// Bits a weight, row headers and tensor tails not counted.
 pub fn bits_per_weight(format: &FormatInfo) -> f64 {
@@ -47,6 +47,23 @@ pub fn format(registry: &Registry, format: &FormatInfo) -> record::Format {
         quantizers: format.quantizers.iter().map(ToString::to_string).collect(),
         activations: registry.activations.get(format.activations).map(|of| of.name.to_owned()),
     }
+}
+
+/// Every format of a registry.
+pub fn formats(registry: &Registry) -> Vec<record::Format> {
+    registry.formats.iter().map(|of| format(registry, of)).collect()
+}
+
+/// Every kernel of a registry, or those of a format.
+///
+/// # Errors
+/// [`Error::UnknownFormat`], [`Error::NotCompiled`].
+pub fn kernels(registry: &'static Registry, only: Option<&str>) -> Result<Vec<record::Kernel>, Error> {
+    if let Some(only) = only {
+        registry.format(only)?;
+    }
+    let of = |entry: &&Entry| only.is_none_or(|only| format_name(registry, entry) == only);
+    Ok(registry.entries.iter().filter(of).map(|entry| kernel(registry, entry)).collect())
 }
 
 /// The images of a kernel; none where it is code of the processor.

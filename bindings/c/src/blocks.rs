@@ -1,22 +1,10 @@
 //! f32 to the bytes of a format, and back.
 
-use crate::error::{Failure, gm_status, guard};
+use crate::error::{gm_status, guard};
 use crate::raw;
 use crate::threads::{gm_threads, threads};
-use gristmill::vocab::Op;
-use gristmill::{
-    CpuProfile, Dequantizer, Device, PrecisionMode, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request,
-    Restrict, Shape, Tuning, vocab,
-};
+use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, languages};
 use std::ffi::c_char;
-
-fn prepared(op: Op, format: &str, quantizer: Option<&str>, shape: Shape) -> Result<Prepared, Failure> {
-    let (input, device, precision) = (vocab::DType::F32, Device::CPU, PrecisionMode::Int8);
-    let request =
-        Request { op, format, quantizer, input, device, shape, precision, working_set: None, threads: 1 };
-    let restrict = Restrict::of_quarantine()?;
-    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &Tuning::none())?)
-}
 
 /// Quantizes `n` rows of `k` values, row after row: `values_len` is n * k, `blocks_len` what `gm_format_bytes` says.
 /// `quantizer` is one of the format's, its first where NULL. After an error `blocks` holds nothing of use. One thread.
@@ -69,7 +57,7 @@ pub unsafe extern "C" fn gm_quantize_on(
         let blocks = unsafe { raw::slice_mut(blocks, blocks_len, "blocks") }?;
         // SAFETY: likewise.
         let used = unsafe { self::threads(threads) };
-        let prepared = prepared(Op::Quantize, format, quantizer, Shape::matrix(n, k))?;
+        let prepared = languages::prepared(&REGISTRY, &Request::quantize(format, quantizer, n, k))?;
         Quantizer::new(&prepared.decide_as_asked())?.run_on(values, n, k, blocks, used)?;
         Ok(())
     })
@@ -138,7 +126,7 @@ pub unsafe extern "C" fn gm_dequantize_on(
         let last = first_row.checked_add(rows).ok_or(gristmill::Error::TooLarge { what: "the rows" })?;
         // SAFETY: likewise.
         let used = unsafe { self::threads(threads) };
-        let prepared = prepared(Op::Dequantize, name, None, Shape::matrix(n, k))?;
+        let prepared = languages::prepared(&REGISTRY, &Request::dequantize(name, n, k))?;
         Dequantizer::new(&prepared.decide_as_asked())?.rows_on(&matrix, first_row..last, values, used)?;
         Ok(())
     })

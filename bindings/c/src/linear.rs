@@ -4,9 +4,7 @@ use crate::error::{Failure, gm_status, guard};
 use crate::query::device_named;
 use crate::raw;
 use crate::threads::{gm_threads, gm_workspace, threads};
-use gristmill::{
-    Device, Input, Linear, LinearOptions, Policy, QuantizedMatrix, REGISTRY, Recording, Restrict, Threads,
-};
+use gristmill::{Input, Linear, QuantizedMatrix, REGISTRY, Recording, Threads, languages};
 use std::ffi::c_char;
 
 /// A layer: `y = x w^T + bias` with quantized weights `w`, `n` rows of `k`. May be used by several threads at a time, each with
@@ -15,16 +13,6 @@ use std::ffi::c_char;
 pub struct gm_linear {
     layer: Linear,
     recording: Recording,
-}
-
-/// Strict, on `device`, whatever the environment says but for kernels in quarantine.
-pub(crate) fn options(device: Device) -> Result<LinearOptions, Failure> {
-    Ok(LinearOptions {
-        device,
-        policy: Policy::Strict,
-        restrict: Some(Restrict::of_quarantine()?),
-        ..LinearOptions::default()
-    })
 }
 
 /// A handle of a layer whose runs are recorded.
@@ -64,7 +52,7 @@ pub unsafe extern "C" fn gm_linear_new(
             )
         };
         let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, n, k, blocks)?;
-        *place = recorded(Linear::new(&REGISTRY, &matrix, &options(device)?, threads)?)?;
+        *place = recorded(Linear::new(&REGISTRY, &matrix, &languages::layer_on(device)?, threads)?)?;
         Ok(())
     })
 }

@@ -1,12 +1,12 @@
 //! GGUF files.
 
 use crate::error::{gm_status, guard};
-use crate::linear::{gm_linear, options, recorded};
+use crate::linear::{gm_linear, recorded};
 use crate::query::device_named;
 use crate::raw;
 use crate::threads::{gm_threads, threads};
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::json;
+use gristmill::{json, languages};
 use std::ffi::c_char;
 
 /// A GGUF file. Its header is in memory; a tensor is read when a layer is made of it.
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn gm_model_linear(
                 self::threads(threads),
             )
         };
-        let options = LayerOptions { threads, linear: options(device)? };
+        let options = LayerOptions { threads, linear: languages::layer_on(device)? };
         *place = recorded(model.0.linear(tensor, &options)?)?;
         Ok(())
     })

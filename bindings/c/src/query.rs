@@ -2,10 +2,7 @@
 
 use crate::error::{Failure, gm_status, guard};
 use crate::raw;
-use gristmill::vocab::{DType, Op};
-use gristmill::{
-    CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape, Tuning, json,
-};
+use gristmill::{Device, Prepared, REGISTRY, Shape, json, languages};
 use std::ffi::c_char;
 
 /// Frees a text that a function of this library gave. NULL is left alone.
@@ -29,8 +26,7 @@ pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
     guard(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(text, "text") }?;
-        let formats: Vec<_> = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
-        *place = raw::owned_json(&formats)?;
+        *place = raw::owned_json(&json::formats(&REGISTRY))?;
         Ok(())
     })
 }
@@ -45,16 +41,7 @@ pub unsafe extern "C" fn gm_kernels_json(format: *const c_char, text: *mut *mut 
     guard(|| {
         // SAFETY: the caller's promise.
         let (place, only) = unsafe { (raw::made(text, "text")?, raw::optional_text(format, "format")?) };
-        if let Some(only) = only {
-            REGISTRY.format(only)?;
-        }
-        let kernels: Vec<_> = REGISTRY
-            .entries
-            .iter()
-            .filter(|entry| only.is_none_or(|only| json::format_name(&REGISTRY, entry) == only))
-            .map(|entry| json::kernel(&REGISTRY, entry))
-            .collect();
-        *place = raw::owned_json(&kernels)?;
+        *place = raw::owned_json(&json::kernels(&REGISTRY, only)?)?;
         Ok(())
     })
 }
@@ -88,39 +75,16 @@ unsafe fn prepared(
     shape: Shape,
 ) -> Result<Prepared, Failure> {
     // SAFETY: passed on to the caller.
-    let (op, format, input) =
-        unsafe { (raw::text(op, "op")?, raw::text(format, "format")?, raw::optional_text(input, "input")?) };
-    let unknown = |what: &str, name: &str, known: Vec<&str>| {
-        let known = known.join(", ");
-        Failure::new(
-            gm_status::GM_UNKNOWN_NAME,
-            format!("unknown {what} `{name}`\n  help: there are {known}"),
+    let (op, format, input, device) = unsafe {
+        (
+            raw::text(op, "op")?,
+            raw::text(format, "format")?,
+            raw::optional_text(input, "input")?,
+            raw::optional_text(device, "device")?,
         )
     };
-    let op =
-        Op::from_name(op).ok_or_else(|| unknown("op", op, Op::ALL.iter().map(|op| op.name()).collect()))?;
-    let input = match input {
-        None => DType::F32,
-        Some(input) => DType::from_name(input)
-            .ok_or_else(|| unknown("type", input, DType::ALL.iter().map(|dtype| dtype.name()).collect()))?,
-    };
-    // SAFETY: passed on to the caller.
-    let device = unsafe { device_named(device) }?;
-    let precision = PrecisionMode::Int8;
-    let request = Request {
-        op,
-        format,
-        quantizer: None,
-        input,
-        device,
-        shape,
-        precision,
-        working_set: None,
-        threads: 1,
-    };
-    // The same as layers are made with: of the environment nothing counts but kernels in quarantine.
-    let restrict = Restrict::of_quarantine()?;
-    Ok(REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &Tuning::none())?)
+    let request = languages::request(op, format, input.unwrap_or("f32"), device.unwrap_or("cpu"), shape)?;
+    Ok(languages::prepared(&REGISTRY, &request)?)
 }
 
 /// The device of a name; the processor where there is none.

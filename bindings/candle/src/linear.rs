@@ -12,8 +12,8 @@ use candle_core::{
 use candle_nn::VarBuilder;
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::{
-    CpuProfile, Input, LinearOptions, Policy, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Recording,
-    Registry, Request, Restrict, Threads, Tuning, Workspace,
+    Input, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Recording, Registry, Request,
+    Threads, Workspace, languages,
 };
 #[cfg(not(feature = "cuda"))]
 use std::convert::Infallible as Place;
@@ -65,11 +65,7 @@ impl From<Refused> for Error {
 
 /// Strict layers for a device, without what the environment or a tuning says but for kernels in quarantine, and candle's device where that is one of CUDA.
 fn options(device: &Device) -> std::result::Result<(LinearOptions, Option<Place>), Refused> {
-    let options = LinearOptions {
-        policy: Policy::Strict,
-        restrict: Some(Restrict::of_quarantine()?),
-        ..LinearOptions::default()
-    };
+    let options = languages::layer_on(gristmill::Device::CPU)?;
     #[cfg(feature = "cuda")]
     if let Ok(device) = device.as_cuda_device() {
         let place = Place::of(device).map_err(Refused::Wrong)?;
@@ -191,11 +187,8 @@ impl Linear {
         let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let info = REGISTRY.format(format).map_err(Error::wrap)?.1;
         let mut blocks = zeros(info.tensor_bytes(n, k).map_err(Error::wrap)?)?;
-        let restrict = Restrict::of_quarantine().map_err(Error::wrap)?;
-        let tuning = Tuning::none();
         let request = Request::quantize(format, None, n, k);
-        let prepared = REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &restrict, &tuning);
-        let prepared = prepared.map_err(Error::wrap)?;
+        let prepared = languages::prepared(&REGISTRY, &request).map_err(Error::wrap)?;
         let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(Error::wrap)?;
         quantizer.run_on(&values, n, k, &mut blocks, threads).map_err(Error::wrap)?;
         Linear::from_blocks(format, n, k, &blocks, weights.device(), threads)

@@ -5,25 +5,9 @@ use crate::detached::detached;
 use crate::error::{ShapeError, exception};
 use crate::linear::PyThreads;
 use crate::query::prepared;
-use gristmill::vocab::{DType, Op};
-use gristmill::{Dequantizer, Device, PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};
+use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-
-fn request<'a>(op: Op, format: &'a str, quantizer: Option<&'a str>, n: usize, k: usize) -> Request<'a> {
-    let (input, device, precision) = (DType::F32, Device::CPU, PrecisionMode::Int8);
-    Request {
-        op,
-        format,
-        quantizer,
-        input,
-        device,
-        shape: Shape::matrix(n, k),
-        precision,
-        working_set: None,
-        threads: 1,
-    }
-}
 
 #[pyfunction]
 pub(crate) fn tensor_bytes(format: &str, n: usize, k: usize) -> PyResult<usize> {
@@ -44,7 +28,7 @@ pub(crate) fn quantize<'py>(
         let shape = values.shape();
         return Err(ShapeError::new_err(format!("values have shape {shape:?}, expected [n, k]")));
     };
-    let prepared = prepared(&request(Op::Quantize, format, quantizer, n, k))?;
+    let prepared = prepared(&Request::quantize(format, quantizer, n, k))?;
     let quantizer = Quantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
     let blocks = zeros(py, tensor_bytes(format, n, k)?)?;
     let mut place = blocks.readwrite();
@@ -77,7 +61,7 @@ pub(crate) fn dequantize<'py>(
     let Some(last) = last else {
         return Err(ShapeError::new_err(format!("rows {first_row} and {rows} from there on, of {n}")));
     };
-    let prepared = prepared(&request(Op::Dequantize, format, None, n, k))?;
+    let prepared = prepared(&Request::dequantize(format, n, k))?;
     let dequantizer = Dequantizer::new(&prepared.decide_as_asked()).map_err(exception)?;
     let values = zeros(py, [rows, k])?;
     let mut place = values.readwrite();

@@ -5,8 +5,7 @@ use crate::detached::detached;
 use crate::error::{ShapeError, exception};
 use crate::query::{device_named, objects};
 use gristmill::{
-    Device, Input, Linear, LinearOptions, Policy, QuantizedMatrix, REGISTRY, Recording, Restrict, Threads,
-    Workspace,
+    Input, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace, languages,
 };
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -47,14 +46,9 @@ pub(crate) fn threads(given: Option<&Py<PyThreads>>) -> &Threads {
     given.map_or(&SINGLE, |threads| &threads.get().0)
 }
 
-/// Strict, on `device`, whatever the environment says but for kernels in quarantine.
-pub(crate) fn options(device: Device) -> PyResult<LinearOptions> {
-    Ok(LinearOptions {
-        device,
-        policy: Policy::Strict,
-        restrict: Some(Restrict::of_quarantine().map_err(exception)?),
-        ..LinearOptions::default()
-    })
+/// What layers on a device are made with.
+pub(crate) fn options(device: &str) -> PyResult<LinearOptions> {
+    languages::layer_on(device_named(device)?).map_err(exception)
 }
 
 /// A layer: `y = x w^T + bias` with quantized weights. May be called by several threads at a time.
@@ -92,7 +86,7 @@ impl PyLinear {
         let blocks = bytes(blocks, "blocks")?;
         let format = REGISTRY.format(format).map_err(exception)?.1;
         let matrix = QuantizedMatrix::new(format, n, k, blocks.as_slice()?).map_err(exception)?;
-        let options = options(device_named(device)?)?;
+        let options = options(device)?;
         let used = self::threads(threads.as_ref());
         let layer = detached(py, || Linear::new(&REGISTRY, &matrix, &options, used)).map_err(exception)?;
         PyLinear::recorded(layer, threads)

@@ -35,7 +35,7 @@ impl PyModel {
         device: &str,
     ) -> PyResult<PyLinear> {
         let used = self::threads(threads.as_ref());
-        let options = LayerOptions { threads: used, linear: options(device_named(device)?)? };
+        let options = LayerOptions { threads: used, linear: options(device)? };
         let layer = detached(py, || self.0.linear(name, &options)).map_err(model_exception)?;
         PyLinear::recorded(layer, threads)
     }

@@ -1,10 +1,7 @@
 //! What this build holds, and how it decides.
 
 use crate::error::{Error, exception};
-use gristmill::vocab::{DType, Op};
-use gristmill::{
-    CpuProfile, Device, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape, Tuning, json,
-};
+use gristmill::{Device, Prepared, REGISTRY, Request, Shape, json, languages};
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -19,10 +16,9 @@ pub(crate) fn objects_of<'py>(py: Python<'py>, value: &impl Serialize) -> PyResu
     objects(py, &json)
 }
 
-/// What a request for a kernel comes to, whatever the environment says but for kernels in quarantine.
+/// What a request for a kernel comes to.
 pub(crate) fn prepared(request: &Request<'_>) -> PyResult<Prepared> {
-    let restrict = Restrict::of_quarantine().map_err(exception)?;
-    REGISTRY.prepare_tuned(request, CpuProfile::detect(), &restrict, &Tuning::none()).map_err(exception)
+    languages::prepared(&REGISTRY, request).map_err(exception)
 }
 
 pub(crate) fn device_named(name: &str) -> PyResult<Device> {
@@ -31,45 +27,17 @@ pub(crate) fn device_named(name: &str) -> PyResult<Device> {
 
 #[pyfunction]
 pub(crate) fn formats(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let formats: Vec<_> = REGISTRY.formats.iter().map(|format| json::format(&REGISTRY, format)).collect();
-    objects_of(py, &formats)
+    objects_of(py, &json::formats(&REGISTRY))
 }
 
 #[pyfunction]
 #[pyo3(signature = (format=None))]
 pub(crate) fn kernels<'py>(py: Python<'py>, format: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(format) = format {
-        REGISTRY.format(format).map_err(exception)?;
-    }
-    let kernels: Vec<_> = REGISTRY
-        .entries
-        .iter()
-        .filter(|entry| format.is_none_or(|format| json::format_name(&REGISTRY, entry) == format))
-        .map(|entry| json::kernel(&REGISTRY, entry))
-        .collect();
-    objects_of(py, &kernels)
+    objects_of(py, &json::kernels(&REGISTRY, format).map_err(exception)?)
 }
 
 fn asked(op: &str, format: &str, shape: Shape, input: &str, device: &str) -> PyResult<Prepared> {
-    let unknown = |what: &str, name: &str, known: Vec<&str>| {
-        Error::new_err(format!("unknown {what} `{name}`\n  help: there are {}", known.join(", ")))
-    };
-    let op =
-        Op::from_name(op).ok_or_else(|| unknown("op", op, Op::ALL.iter().map(|op| op.name()).collect()))?;
-    let input = DType::from_name(input)
-        .ok_or_else(|| unknown("type", input, DType::ALL.iter().map(|dtype| dtype.name()).collect()))?;
-    let (device, precision) = (device_named(device)?, PrecisionMode::Int8);
-    prepared(&Request {
-        op,
-        format,
-        quantizer: None,
-        input,
-        device,
-        shape,
-        precision,
-        working_set: None,
-        threads: 1,
-    })
+    prepared(&languages::request(op, format, input, device, shape).map_err(exception)?)
 }
 
 #[pyfunction]

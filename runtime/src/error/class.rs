@@ -33,6 +33,7 @@ impl Error {
             | Error::UnknownImport { .. }
             | Error::UnknownKernel { .. }
             | Error::UnknownPacking { .. }
+            | Error::UnknownWord { .. }
             | Error::UnknownDevice { .. } => ErrorClass::Name,
             Error::NoKernel(refusal) if refusal.is_of_a_name() => ErrorClass::Name,
             Error::NotCompiled { .. }
