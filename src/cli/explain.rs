@@ -6,10 +6,11 @@ use super::json::print_json;
 use super::table::bytes;
 use super::{external, gpu_kernels, request};
 use gristmill::gguf::TypeNumbers;
+use gristmill::registry::ImportInfo;
 use gristmill::runtime::import::{ImportError, Tiled};
 use gristmill::vocab::{DType, DeviceKind, Op};
-use gristmill::{Device, PrecisionMode, REGISTRY, Rejection, Request, Shape, Threads, json};
-use gristmill_records::decision::Decision;
+use gristmill::{Decision, Device, PrecisionMode, ProductMemory, REGISTRY, Request, Shape, Threads, json};
+use gristmill_records::decision;
 use serde::Serialize;
 use std::io::Write;
 
@@ -74,7 +75,7 @@ fn asked(text: &str) -> Result<Asked, String> {
 #[derive(Serialize)]
 struct Explained {
     #[serde(flatten)]
-    decision: Decision,
+    decision: decision::Decision,
     /// Null where products of the format are not asked for.
     external_backends: Option<Vec<external::Backend>>,
     /// The layout of a file whose tensors become the format.
@@ -84,115 +85,46 @@ struct Explained {
 }
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let Arguments { op, format, input, device, shape, precision, working_set, threads, quantizer, json } =
-        arguments;
-    let tiled = Tiled::from_name(format);
-    let rows = REGISTRY.imports.iter().find(|import| import.name == format);
-    let imported = tiled.map(Tiled::name).or(rows.map(|import| import.name));
-    let format = match tiled {
-        Some(layout) => {
-            let types = TypeNumbers::new(&REGISTRY);
-            let none = || {
-                let why = ImportError::NoFormat { format: layout.name(), k: shape.k }.to_string();
-                CliError::usage(why, "`--shape MxNxK` says how long rows are")
-            };
-            types.imported_as(shape.k).ok_or_else(none)?.name
-        }
-        None => rows.map_or(format.as_str(), |import| super::list::imported(import)),
-    };
-    let Asked { op, grouped } = *op;
+    let Asked { op, grouped } = arguments.op;
+    let named = Named::of(&arguments.format, arguments.shape.k)?;
     let asked = Request {
         op,
-        format,
-        quantizer: quantizer.as_deref(),
-        input: *input,
-        device: *device,
-        shape: *shape,
-        precision: *precision,
-        working_set: *working_set,
-        threads: *threads,
+        format: named.format,
+        quantizer: arguments.quantizer.as_deref(),
+        input: arguments.input,
+        device: arguments.device,
+        shape: arguments.shape,
+        precision: arguments.precision,
+        working_set: arguments.working_set,
+        threads: arguments.threads,
     };
     let environment = Environment::read()?;
     let prepared = environment.prepare(&asked)?;
     let decision = prepared.decide_as_asked();
-    let rejected: Vec<Rejection> = decision.rejected().collect();
-    // A name that nothing knows is a mistake in the question, not an answer to it.
-    if let Some(unknown) = rejected.iter().find(|rejection| rejection.reason.is_of_a_name()) {
-        let help =
-            unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
-        return Err(CliError::usage(unknown.to_string(), help));
-    }
+    names_are_known(&decision)?;
     // Products only: that is what a C++ backend would be used for.
-    let outside = REGISTRY.format(format).ok().map(|(_, format)| format).filter(|_| op.info().product);
-    let split_k = json::split_k(&decision);
-    // Of products; what else there is takes no memory of its own.
-    let memory = match decision.memory(&Threads::single()) {
-        Ok(memory) => Some(memory),
-        // A kernel that takes a shape which no memory has room for is no answer.
-        Err(error) if decision.chosen().is_some() && op.info().product => {
-            let Shape { m, n, k } = *shape;
-            let help =
-                "no memory has room for it: give a smaller --shape MxNxK (tokens, outputs, inner dimension)";
-            return Err(CliError::usage(format!("--shape {m}x{n}x{k}: {error}"), help));
-        }
-        Err(_) => None,
-    };
-    if *json {
+    let outside = REGISTRY.format(named.format).ok().map(|(_, format)| format).filter(|_| op.info().product);
+    let memory = memory(&decision, &asked)?;
+    if arguments.json {
         let explained = Explained {
             decision: json::decision(&decision),
             external_backends: outside.map(|format| external::backends(&external::found(), Some(format))),
-            imported_from: imported,
+            imported_from: named.imported_from(),
             grouped,
         };
         print_json(out, &explained)?;
     } else {
-        if let Some(import) = rows {
-            let what =
-                "tensors are read as that, the same weights, where the layout is named (dequantize --raw)";
-            writeln!(out, "{} is a layout of {format}: {}; {what}", import.name, import.doc)?;
-        }
-        if let Some(layout) = tiled {
-            writeln!(
-                out,
-                "{} is {}; tensors are read as {format}, the same weights, given their tile sizes (--tiles, --kernel-config)",
-                layout.name(),
-                layout.doc()
-            )?;
-        }
+        named.print(out)?;
         if grouped {
             writeln!(
                 out,
                 "{GROUPED}: each token is quantized once, and the tokens of an expert are one product, by the kernels of matmul that read \
                  quantized activations; for {} of them:",
-                shape.m
+                asked.shape.m
             )?;
         }
-        writeln!(out, "{decision}")?;
-        if let Some(entry) = decision.chosen() {
-            writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
-        }
-        gpu_kernels::explain(&decision, out)?;
-        if let Some(memory) = &memory {
-            writeln!(
-                out,
-                "memory: {} of weights, {:.2} bits each, as {}; {} of workspace for one thread",
-                bytes(memory.weight_bytes as u64),
-                memory.bits_per_weight,
-                memory.packing.unwrap_or("the rows of the format"),
-                bytes(memory.workspace.bytes() as u64)
-            )?;
-        }
-        if split_k > 1 {
-            writeln!(out, "split-K: k is divided into {split_k} parts for this shape and device")?;
-        }
-        let tuning = environment.tuning();
-        for aside in tuning.set_aside() {
-            writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
-        }
-        if let Some(why) = decision.prepared().gpu().and_then(|gpu| tuning.not_for(gpu)) {
-            writeln!(out, "the tuning file that GRISTMILL_TUNING names is not used: {why}")?;
-        }
-        let place = match device.kind {
+        print(&decision, memory.as_ref(), &environment, out)?;
+        let place = match asked.device.kind {
             DeviceKind::Cpu => Some(gristmill_probe::Device::Cpu),
             DeviceKind::Cuda => Some(gristmill_probe::Device::Cuda),
             DeviceKind::Rocm | DeviceKind::Metal => None,
@@ -202,4 +134,114 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         }
     }
     Ok(if decision.chosen().is_some() { Outcome::Yes } else { Outcome::NoKernel })
+}
+
+/// What a name on the command line stands for: a format, or a layout of other programs whose tensors become one.
+struct Named<'a> {
+    format: &'a str,
+    tiled: Option<Tiled>,
+    interleaved: Option<&'static ImportInfo>,
+}
+
+impl<'a> Named<'a> {
+    /// For rows of `k`.
+    fn of(name: &'a str, k: usize) -> Result<Named<'a>, CliError> {
+        if let Some(layout) = Tiled::from_name(name) {
+            let none = || {
+                let why = ImportError::NoFormat { format: layout.name(), k }.to_string();
+                CliError::usage(why, "`--shape MxNxK` says how long rows are")
+            };
+            let format = TypeNumbers::new(&REGISTRY).imported_as(k).ok_or_else(none)?.name;
+            return Ok(Named { format, tiled: Some(layout), interleaved: None });
+        }
+        let interleaved = REGISTRY.imports.iter().find(|import| import.name == name);
+        let format = interleaved.map_or(name, |import| super::list::imported(import));
+        Ok(Named { format, tiled: None, interleaved })
+    }
+
+    fn imported_from(&self) -> Option<&'static str> {
+        self.tiled.map(Tiled::name).or(self.interleaved.map(|import| import.name))
+    }
+
+    /// Says what a layout becomes; of a format, nothing.
+    fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        let format = self.format;
+        if let Some(import) = self.interleaved {
+            let what =
+                "tensors are read as that, the same weights, where the layout is named (dequantize --raw)";
+            writeln!(out, "{} is a layout of {format}: {}; {what}", import.name, import.doc)?;
+        }
+        if let Some(layout) = self.tiled {
+            writeln!(
+                out,
+                "{} is {}; tensors are read as {format}, the same weights, given their tile sizes (--tiles, --kernel-config)",
+                layout.name(),
+                layout.doc()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A name that nothing knows is a mistake in the question, not an answer to it.
+fn names_are_known(decision: &Decision<'_>) -> Result<(), CliError> {
+    match decision.rejected().find(|rejection| rejection.reason.is_of_a_name()) {
+        Some(unknown) => {
+            let help =
+                unknown.reason.help().unwrap_or_else(|| "`gristmill list` prints what there is".to_owned());
+            Err(CliError::usage(unknown.to_string(), help))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Of products; what else there is takes no memory of its own.
+fn memory(decision: &Decision<'_>, asked: &Request<'_>) -> Result<Option<ProductMemory>, CliError> {
+    match decision.memory(&Threads::single()) {
+        Ok(memory) => Ok(Some(memory)),
+        // A kernel that takes a shape which no memory has room for is no answer.
+        Err(error) if decision.chosen().is_some() && asked.op.info().product => {
+            let Shape { m, n, k } = asked.shape;
+            let help =
+                "no memory has room for it: give a smaller --shape MxNxK (tokens, outputs, inner dimension)";
+            Err(CliError::usage(format!("--shape {m}x{n}x{k}: {error}"), help))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// The decision, with what is to be known of the chosen kernel, and what of a tuning was not followed.
+fn print(
+    decision: &Decision<'_>,
+    memory: Option<&ProductMemory>,
+    environment: &Environment,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    writeln!(out, "{decision}")?;
+    if let Some(entry) = decision.chosen() {
+        writeln!(out, "plan of `{}`: {}", entry.name, entry.plan)?;
+    }
+    gpu_kernels::explain(decision, out)?;
+    if let Some(memory) = memory {
+        writeln!(
+            out,
+            "memory: {} of weights, {:.2} bits each, as {}; {} of workspace for one thread",
+            bytes(memory.weight_bytes as u64),
+            memory.bits_per_weight,
+            memory.packing.unwrap_or("the rows of the format"),
+            bytes(memory.workspace.bytes() as u64)
+        )?;
+    }
+    let split_k = json::split_k(decision);
+    if split_k > 1 {
+        writeln!(out, "split-K: k is divided into {split_k} parts for this shape and device")?;
+    }
+    let tuning = environment.tuning();
+    for aside in tuning.set_aside() {
+        writeln!(out, "of the tuning file that GRISTMILL_TUNING names, set aside: {aside}")?;
+    }
+    if let Some(why) = decision.prepared().gpu().and_then(|gpu| tuning.not_for(gpu)) {
+        writeln!(out, "the tuning file that GRISTMILL_TUNING names is not used: {why}")?;
+    }
+    Ok(())
 }
