@@ -1,7 +1,7 @@
 //! Whether a format has the structure that a named algorithm fills in.
 
 use super::value::Checked;
-use crate::model::{Factor, FieldType, Scalar, Search, ValueMap};
+use crate::model::{Factor, FieldType, Scalar, Search, Value, ValueMap};
 use crate::parse::format::{RawField, RawFormat};
 
 /// `Err`: what the algorithm needs and the format has not.
@@ -64,42 +64,8 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
             counts_from((top + 1) / 2)?;
             parts.with_runs("scale", &value.scale, Integers::BothSigns).map(|_| ())
         }
-        Search::LevelScan { .. } => {
-            let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
-            if levels.len() < 2 || levels[0] >= 0 || !levels.is_sorted_by(|a, b| a < b) {
-                return Err("its levels must ascend from a negative one".to_owned());
-            }
-            // The largest weight of a run goes to the first level, or near it.
-            if levels.iter().any(|level| level.unsigned_abs() > levels[0].unsigned_abs()) {
-                return Err("no level may be further from 0 than the first, which is for the largest weight"
-                    .to_owned());
-            }
-            match value.scale.len() {
-                1 => parts.one("scale", &value.scale),
-                _ => parts.with_runs("scale", &value.scale, Integers::BothSigns).map(|_| ()),
-            }
-        }
-        Search::NearestLevel => {
-            let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
-            if levels.first() != Some(&0) || levels.iter().all(|level| *level <= 0) {
-                return Err("its first level must be 0, and one must be positive".to_owned());
-            }
-            // The largest magnitude of a run goes to the greatest level.
-            let greatest = levels.iter().fold(0, |most, level| most.max(*level));
-            let least = levels.iter().fold(0, |least, level| least.min(*level));
-            if least != 0 && i64::from(least) != -i64::from(greatest) {
-                return Err(format!(
-                    "its least level must be as far from 0 as its greatest, or 0: not {least} and {greatest}"
-                ));
-            }
-            let [Factor::Field(index)] = value.scale[..] else {
-                return Err("it needs one field as `scale`".to_owned());
-            };
-            match raw.fields.get(index).map(|field| field.ty.value) {
-                Some(FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half)) => Ok(()),
-                _ => Err("its scale must be of type `e8m0-half` or `ue4m3-half`".to_owned()),
-            }
-        }
+        Search::LevelScan { .. } => level_scan_fits(&parts, value),
+        Search::NearestLevel => nearest_level_fits(raw, value),
         Search::GridSearch { .. } => grid_fits(&parts, checked),
         Search::Alternating { .. } => {
             let ValueMap::Codebook { entries, .. } = &value.map else {
@@ -110,6 +76,45 @@ pub(super) fn fits(raw: &RawFormat<'_>, checked: &Checked, search: Search) -> Re
             }
             parts.one("scale", &value.scale)
         }
+    }
+}
+
+fn level_scan_fits(parts: &Parts<'_>, value: &Value) -> Result<(), String> {
+    let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
+    if levels.len() < 2 || levels[0] >= 0 || !levels.is_sorted_by(|a, b| a < b) {
+        return Err("its levels must ascend from a negative one".to_owned());
+    }
+    // The largest weight of a run goes to the first level, or near it.
+    if levels.iter().any(|level| level.unsigned_abs() > levels[0].unsigned_abs()) {
+        return Err(
+            "no level may be further from 0 than the first, which is for the largest weight".to_owned()
+        );
+    }
+    match value.scale.len() {
+        1 => parts.one("scale", &value.scale),
+        _ => parts.with_runs("scale", &value.scale, Integers::BothSigns).map(|_| ()),
+    }
+}
+
+fn nearest_level_fits(raw: &RawFormat<'_>, value: &Value) -> Result<(), String> {
+    let ValueMap::Levels(levels) = &value.map else { return Err("it has no `levels`".to_owned()) };
+    if levels.first() != Some(&0) || levels.iter().all(|level| *level <= 0) {
+        return Err("its first level must be 0, and one must be positive".to_owned());
+    }
+    // The largest magnitude of a run goes to the greatest level.
+    let greatest = levels.iter().fold(0, |most, level| most.max(*level));
+    let least = levels.iter().fold(0, |least, level| least.min(*level));
+    if least != 0 && i64::from(least) != -i64::from(greatest) {
+        return Err(format!(
+            "its least level must be as far from 0 as its greatest, or 0: not {least} and {greatest}"
+        ));
+    }
+    let [Factor::Field(index)] = value.scale[..] else {
+        return Err("it needs one field as `scale`".to_owned());
+    };
+    match raw.fields.get(index).map(|field| field.ty.value) {
+        Some(FieldType::Scalar(Scalar::E8m0Half | Scalar::Ue4m3Half)) => Ok(()),
+        _ => Err("its scale must be of type `e8m0-half` or `ue4m3-half`".to_owned()),
     }
 }
 
