@@ -1,4 +1,4 @@
-//! The runtime's pool (`runtime/src/pool.rs`, the same file) over loom's atomics and threads.
+//! The runtime's pool (`runtime/src/pool`, the same files) over loom's atomics and threads.
 //!
 //! Loom runs a scenario once for each order in which its threads can run and see each other's writes, up to a number
 //! of preemptions. `tests/pool.rs` runs the scenarios below.
@@ -8,7 +8,7 @@ mod affinity;
 #[allow(dead_code, reason = "the model cuts no job into parts")]
 mod division;
 mod fork;
-#[path = "../../src/pool.rs"]
+#[path = "../../src/pool/mod.rs"]
 #[allow(dead_code, reason = "the model starts no job that asks whether workers sleep")]
 mod pool;
 mod sync;

@@ -1,11 +1,12 @@
 //! Experts on a device: products of tokens that are brought together by expert, in one launch where the kernel has a grouped form.
 
+use super::block_threads::threads_of_blocks;
 use super::blocks::{looping, size};
 use super::buffer::{DeviceBuffer, room};
 use super::device::{Function, Geometry, Gpu};
 use super::fault::{FaultKind, Faults, Rows};
 use super::parameters::{self, Argument, Groups, Parameters, Quantized};
-use super::product::{ProductCode, threads_of_blocks};
+use super::product::ProductCode;
 use super::scratch::{DeviceScratch, Places, zeroed_room};
 use crate::activations::RowLayout;
 use crate::error::Error;

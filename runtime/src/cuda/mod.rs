@@ -9,6 +9,7 @@
 
 mod activations;
 mod between;
+mod block_threads;
 mod blocks;
 mod bring;
 mod buffer;
