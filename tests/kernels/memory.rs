@@ -3,9 +3,11 @@
 use gristmill::registry::Tier;
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
-    CpuProfile, Dequantizer, Device, Error, Linear, LinearOptions, Matmul, Policy, QuantizedMatrix, REGISTRY,
-    Request, Restrict, Shape, Threads, Workspace,
+    CpuProfile, Error, Linear, LinearOptions, Matmul, Policy, QuantizedMatrix, REGISTRY, Request, Restrict,
+    Shape, Threads, Workspace,
 };
+#[cfg(feature = "bitnet")]
+use gristmill::{Dequantizer, Device};
 
 #[test]
 fn every_packing_takes_what_is_said_of_it() -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! TL1 and TL2 tensors of bitnet.cpp's converters, exactly, and into formats of ours.
 
 use gristmill::runtime::import::{ImportError, Ternary, Tiles, tl1, tl2};
+#[cfg(feature = "bitnet")]
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
 use serde_json::Value;
 use std::path::PathBuf;
