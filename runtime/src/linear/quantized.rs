@@ -19,7 +19,7 @@ impl Linear {
     ///
     /// # Errors
     /// [`Error::NoKernel`] if this `m` has none that multiplies quantized activations, whatever the policy; else as for
-    /// [`Matmul::quantize`].
+    /// [`Matmul::quantize`](crate::Matmul::quantize).
     pub fn quantize<'w>(
         &self,
         input: Input<'_>,
@@ -52,7 +52,7 @@ impl Linear {
     /// for this `m` and the bits of [`Linear::forward`].
     ///
     /// # Errors
-    /// [`Error::NoKernel`] as for [`Linear::quantize`]; else as for [`Matmul::run_quantized`].
+    /// [`Error::NoKernel`] as for [`Linear::quantize`]; else as for [`Matmul::run_quantized`](crate::Matmul::run_quantized).
     pub fn forward_quantized(
         &self,
         x: &QuantizedActivations<'_>,
