@@ -49,7 +49,7 @@ impl Check {
         } else {
             vec![self.loading.isa]
         };
-        let mut first: Option<u64> = None;
+        let mut first: Option<Fnv> = None;
         let mut differ = 0;
         for isa in isas {
             let loading = Loading { isa, ..self.loading.clone() };
