@@ -17,7 +17,7 @@ template <u32 COUNT> GM_DEVICE void store(f32 *to, const f32 (&values)[COUNT]) {
     }
 }
 
-// All blocks of a tensor. In shared memory stand the `bytes` of the blocks at hand; `scales` and `offsets` of their runs, where they have
+// All blocks of a tensor. In shared memory stand the `bytes` of the blocks of one pass; `scales` and `offsets` of their runs, where they have
 // some; and `places`, where in `bytes` each of them starts, where rows have headers.
 template <class Bytes, class Scales, class Offsets, class Places>
 GM_DEVICE void dequantize_blocks(

@@ -6,6 +6,25 @@
 // `step_of` a statistic, which gives what elements are multiplied with or divided by and what is stored; `code_of` an element;
 // `stored_bits` of a scale, and whether a number `holds`; `put_scale` and `put_code`, which write fields into the words of a block.
 
+// What a warp sees of some values: the position of the first that is not finite, or 0xffffffff, and the key of the largest.
+struct Seen {
+    u32 worst;
+    u64 key;
+};
+
+// Of the n values at x. A warp.
+GM_DEVICE Seen look_at(const f32 *x, u32 n) {
+    u32 worst = 0xffffffffu;
+    u64 key = 0;
+    for (u32 i = gm_lane(); i < n; i += 32) {
+        const f32 v = gm_load(x + i);
+        if (!gm_is_finite(v) && i < worst) worst = i;
+        const u64 m = magnitude(v, i);
+        key = m > key ? m : key;
+    }
+    return {warp_min(worst), warp_max(key)};
+}
+
 // The step of block b, whose elements are at x and whose largest has the key `key`. A warp.
 GM_DEVICE f32x2 step_of_block(const f32 *x, u64 key, const f32x2 *steps, u64 b, u32 k) {
     if (STEPS_IN_FRONT) return gm_load(steps + (HEADER == 0 ? 0 : b / (k / ELEMENTS)));

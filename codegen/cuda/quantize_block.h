@@ -16,21 +16,12 @@ GM_DEVICE void quantize_blocks(
         const f32 *x = src + b * ELEMENTS;
         u8 *block = dst + place(b, k, row_bytes);
         for (u32 i = gm_lane(); i < WORDS; i += 32) all_words[words + i] = 0;
-        u32 worst = 0xffffffffu;
-        u64 key = 0;
-        for (u32 e = gm_lane(); e < ELEMENTS; e += 32) {
-            const f32 v = gm_load(x + e);
-            if (!gm_is_finite(v) && e < worst) worst = e;
-            const u64 m = magnitude(v, e);
-            key = m > key ? m : key;
-        }
-        worst = warp_min(worst);
-        if (worst != 0xffffffffu) {
-            if (gm_lane() == 0) gm_atomic_min(fault, (b * ELEMENTS + worst) * 4);
+        const Seen seen = look_at(x, ELEMENTS);
+        if (seen.worst != 0xffffffffu) {
+            if (gm_lane() == 0) gm_atomic_min(fault, (b * ELEMENTS + seen.worst) * 4);
             continue;
         }
-        key = warp_max(key);
-        const f32x2 step = step_of_block(x, key, steps, b, k);
+        const f32x2 step = step_of_block(x, seen.key, steps, b, k);
         put_outer(dst, rows, k, row_bytes, b, step.y, fault);
         gm_sync_warp();
         if constexpr (HAS_SCALE) {

@@ -9,18 +9,9 @@ GM_DEVICE void quantize_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, 
         const u64 left = len - c % chunks * CHUNK;
         const u32 n = left < CHUNK ? (u32)left : CHUNK;
         const f32 *x = src + start;
-        u32 worst = 0xffffffffu;
-        u64 key = 0;
-        for (u32 i = gm_lane(); i < n; i += 32) {
-            const f32 v = gm_load(x + i);
-            if (!gm_is_finite(v) && i < worst) worst = i;
-            const u64 m = magnitude(v, i);
-            key = m > key ? m : key;
-        }
-        worst = warp_min(worst);
-        key = warp_max(key);
-        if (worst != 0xffffffffu && gm_lane() == 0) gm_atomic_min(fault, (start + worst) * 4);
-        const u64 result = OF == ABS_MEAN ? gm_bits(abs_sum(x, n)) : key;
+        const Seen seen = look_at(x, n);
+        if (seen.worst != 0xffffffffu && gm_lane() == 0) gm_atomic_min(fault, (start + seen.worst) * 4);
+        const u64 result = OF == ABS_MEAN ? gm_bits(abs_sum(x, n)) : seen.key;
         if (gm_lane() == 0) gm_store(partial + c, result);
     }
 }

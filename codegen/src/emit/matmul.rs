@@ -109,10 +109,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     out.push_str(&prefetch_constants(plan));
     out.push_str(&trit_tables(plan));
     if plan.dot == Dot::Split && plan.format.superblock.is_none() {
-        let _ = writeln!(
-            out,
-            "/// Runs whose activations are split together.\nconst SPLIT_RUNS: usize = {SPLIT_RUNS};"
-        );
+        out += &constants(&[("SPLIT_RUNS", &SPLIT_RUNS, "Runs whose activations are split together.")]);
     }
     let sums = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => whole_row(plan),

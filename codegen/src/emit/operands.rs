@@ -314,16 +314,16 @@ pub(super) fn split(plan: &MatmulPlan<'_>, room: &str, first: &str, count: &str)
     })
 }
 
-/// As [`multiply_fields`], into the sums `sum` of lower and upper halves, with those of [`split`] of run `run` (an expression), from element
-/// `k` of it on.
-pub(super) fn multiply_split(plan: &MatmulPlan<'_>, run: &str) -> String {
+/// As [`multiply_fields`], into the sums `sum` of lower and upper halves, with `halves`, those that [`split`] made of the run, from element `k`
+/// of it on.
+pub(super) fn multiply_split(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::new();
     for field in in_order(plan) {
         let k = at_k(4 * field);
         let _ = write!(
             out,
             "{}for t in 0..T {{
-                 let [lower, upper] = &halves[{run}][t];
+                 let [lower, upper] = &halves[t];
                  let lower = simd::broadcast(lower.as_ptr().add({k}));
                  let upper = simd::broadcast(upper.as_ptr().add({k}));
                  for i in 0..V {{

@@ -216,6 +216,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             flags_of_runs(plan)
         }
     };
+    let runs = Runs { plan, of_row: extent.first.is_none(), at, tiles: tiles.to_string(), next_flags };
     format!(
         "{constants}
          {out}
@@ -228,10 +229,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
              {scaled}
          }}\n",
         ask = prefetch_of_terms(plan, superblock),
-        runs = match plan.widens_by_integers() {
-            true => runs_times_integers(plan, extent, &at, tiles, &next_flags),
-            false => runs_then_integers(plan, extent, &at, tiles, &next_flags),
-        },
+        runs = if plan.widens_by_integers() { runs.times_integers() } else { runs.then_integers() },
         scaled = scaled_sums(plan, superblock, "total[t][i]"),
         constants = constants(plan, superblock, has_min),
         y = extent.y,
@@ -239,99 +237,107 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
     )
 }
 
-/// The number of run `run`: for what its sum leaves out (`start`), and for where its codes are.
-fn number_of_run(extent: &Extent, start: bool) -> &'static str {
-    if start || extent.first.is_none() { "let unit = block * RUNS + run;" } else { "" }
+/// The runs of super-block `block`, whose sums are to be added up in `total`, times their integers.
+struct Runs<'a> {
+    plan: &'a MatmulPlan<'a>,
+    /// Whether tiles are counted from the row's first one, and so runs.
+    of_row: bool,
+    /// The first tile of run `run`, as an expression, and how many it has.
+    at: String,
+    tiles: String,
+    /// Statements that go on to the flags of the next run.
+    next_flags: String,
 }
 
-/// Statements that add up in `total` the sums of the runs of super-block `block`, each of so many `tiles` from `at` on (an expression), times
-/// their integers.
-fn runs_then_integers(
-    plan: &MatmulPlan<'_>,
-    extent: &Extent,
-    at: &str,
-    tiles: u32,
-    next_flags: &str,
-) -> String {
-    format!(
-        "{split}
-         for run in 0..RUNS {{
-             {number}
-             {start}
-             {sums}
-             for i in 0..V {{
-                 let integer = {integers_of_run};
-                 for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
-             }}
-             {next_flags}
-         }}\n",
-        split = split(plan, "RUNS", "block * RUNS", "RUNS"),
-        number = number_of_run(extent, needs_sum(plan)),
-        start = start(plan),
-        sums = integer_sums(plan, at, &tiles.to_string(), needs_sum(plan)),
-        integers_of_run = integers_of_run(plan),
-    )
-}
+impl Runs<'_> {
+    /// The number of run `run`: for its zero-point correction (`corrected`), and for where its codes are.
+    fn number(&self, corrected: bool) -> &'static str {
+        if corrected || self.of_row { "let unit = block * RUNS + run;" } else { "" }
+    }
 
-/// The same where the integers are multiplied as sums are widened. What operands leave out is then added for two runs at once: the sums of
-/// their activations times their integers, times the smallest value.
-fn runs_times_integers(
-    plan: &MatmulPlan<'_>,
-    extent: &Extent,
-    at: &str,
-    tiles: u32,
-    next_flags: &str,
-) -> String {
-    let corrected = needs_sum(plan);
-    let (begin, of_pair, end) = match corrected {
-        false => ("", String::new(), ""),
-        true => (
-            "let mut x_sums = [[simd::zero(); V]; T];\n",
-            format!(
-                "for t in 0..T {{
-                     {}
-                     for i in 0..V {{
-                         x_sums[t][i] = simd::add_products(x_sums[t][i], simd::both(integers[0][i], integers[1][i]), x);
-                     }}
-                 }}\n",
-                sums_of_two_runs("pair")
-            ),
-            "let min = simd::splat(a.min);
-             for t in 0..T { for i in 0..V { total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min); } }\n",
-        ),
-    };
-    let factors = format!(
-        "let mut factors = [simd::zero(); V];
-         for i in 0..V {{
-             integers[of_pair][i] = {};
-             factors[i] = simd::factor(integers[of_pair][i]);
-         }}\n",
-        integers_of_run(plan)
-    );
-    format!(
-        "{begin}
-         for pair in 0..RUNS / 2 {{
-             let mut integers = [[simd::zero(); V]; 2];
-             for of_pair in 0..2 {{
-                 let run = 2 * pair + of_pair;
+    /// Sums in i32, which are multiplied.
+    fn then_integers(&self) -> String {
+        let Runs { plan, at, tiles, next_flags, .. } = self;
+        let halves = split(plan, "RUNS", "block * RUNS", "RUNS");
+        format!(
+            "{halves}
+             for run in 0..RUNS {{
                  {number}
+                 {start}
+                 {of_run}
                  {sums}
+                 for i in 0..V {{
+                     let integer = {integers_of_run};
+                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+                 }}
                  {next_flags}
+             }}\n",
+            number = self.number(needs_sum(plan)),
+            start = start(plan),
+            of_run = when(!halves.is_empty(), || "let halves = &halves[run];".to_string()),
+            sums = integer_sums(plan, at, tiles, needs_sum(plan)),
+            integers_of_run = integers_of_run(plan),
+        )
+    }
+
+    /// Sums in i16, which are multiplied as they are widened. The zero point is then corrected for two runs at once: by the sums of their
+    /// activations times their integers, times the smallest value.
+    fn times_integers(&self) -> String {
+        let Runs { plan, at, tiles, next_flags, .. } = self;
+        let (begin, of_pair, end) = match needs_sum(plan) {
+            false => ("", String::new(), ""),
+            true => (
+                "let mut x_sums = [[simd::zero(); V]; T];\n",
+                add_sums_of_pair("x_sums", "simd::both(integers[0][i], integers[1][i])"),
+                "let min = simd::splat(a.min);
+                 for t in 0..T { for i in 0..V { total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min); } }\n",
+            ),
+        };
+        let factors = format!(
+            "let mut factors = [simd::zero(); V];
+             for i in 0..V {{
+                 integers[of_pair][i] = {};
+                 factors[i] = simd::factor(integers[of_pair][i]);
+             }}\n",
+            integers_of_run(plan)
+        );
+        format!(
+            "{begin}
+             for pair in 0..RUNS / 2 {{
+                 let mut integers = [[simd::zero(); V]; 2];
+                 for of_pair in 0..2 {{
+                     let run = 2 * pair + of_pair;
+                     {number}
+                     {sums}
+                     {next_flags}
+                 }}
+                 {of_pair}
              }}
-             {of_pair}
-         }}
-         {end}",
-        number = number_of_run(extent, false),
-        sums = sums_times_factors(plan, at, &tiles.to_string(), &factors),
+             {end}",
+            number = self.number(false),
+            sums = sums_times_factors(plan, at, tiles, &factors),
+        )
+    }
+}
+
+/// Statements that add to `sum[t][i]` the sums of activations of the runs of pair `pair` of super-block `block`, times the integers of
+/// both in the halves of lanes (an expression).
+fn add_sums_of_pair(sum: &str, integers: &str) -> String {
+    format!(
+        "for t in 0..T {{
+             let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
+             {halves}
+             for i in 0..V {{ {sum}[t][i] = simd::add_products({sum}[t][i], {integers}, x); }}
+         }}\n",
+        halves = sums_of_two_runs("*of_two", "*of_two.add(1)"),
     )
 }
 
-/// The statement that makes `x` of the sums of the activations of token `t`, of both runs of pair `pair` (an expression) of super-block `block`.
-fn sums_of_two_runs(pair: &str) -> String {
+/// The statement that makes `x` of the sums of the activations of two runs (expressions), for integers of both in the halves of lanes.
+pub(super) fn sums_of_two_runs(first: &str, second: &str) -> String {
     format!(
-        "let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * {pair});
-         // Both fit in sixteen bits.
-         let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);"
+        "// Both fit in sixteen bits.
+         let x = simd::splat({first} & 0xffff | {second} << 16);"
     )
 }
 
@@ -477,13 +483,10 @@ fn sums_of_minima(plan: &MatmulPlan<'_>) -> String {
          for pair in 0..RUNS / 2 {{
              let mut integers = [simd::zero(); V];
              for i in 0..V {{ integers[i] = {}; }}
-             for t in 0..T {{
-                 {}
-                 for i in 0..V {{ lows[t][i] = simd::add_products(lows[t][i], integers[i], x); }}
-             }}
+             {}
          }}\n",
         integers_of_pair(plan),
-        sums_of_two_runs("pair")
+        add_sums_of_pair("lows", "integers[i]"),
     )
 }
 
@@ -531,7 +534,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     });
     let [pointers, ahead] = prefetch_of_units(plan, tiles);
     sums.push_str(&ahead);
-    let (begin, units, end) = match plan.dot {
+    let (begin, units, of_run, end) = match plan.dot {
         Dot::Split => (
             format!(
                 "for first in (0..{last}).step_by(SPLIT_RUNS) {{
@@ -541,9 +544,10 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
                 split = split(plan, "SPLIT_RUNS", "first", "last - first"),
             ),
             "first..last".to_string(),
+            "let halves = &halves[unit - first];",
             "}",
         ),
-        _ => (String::new(), extent.range(false), ""),
+        _ => (String::new(), extent.range(false), "", ""),
     };
     format!(
         "{pointers}
@@ -551,6 +555,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
          let mut y = {y};
          {begin}
          for unit in {units} {{
+             {of_run}
              {sums}
              for t in 0..T {{
                  {per_token}

@@ -108,8 +108,7 @@ fn sums_by_token(
                      dot[t][i] = simd::widen(upper, sum[0][t][i]);
                  }}
              }}",
-            multiply =
-                multiply_split(plan, if plan.format.superblock.is_some() { "run" } else { "unit - first" }),
+            multiply = multiply_split(plan),
             begin = begin("dot"),
         ),
         Dot::Direct { shift_free: false } | Dot::Wide => format!(

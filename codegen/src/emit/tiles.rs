@@ -246,9 +246,14 @@ fn so_far(step: &str) -> String {
     )
 }
 
+/// The name of what `scales` or `mins` hold of one run.
+fn of_one(name: &str) -> &str {
+    name.trim_end_matches('s')
+}
+
 /// What `scales` and `mins` hold of vector `i`, where it was loaded before.
 fn of_vector(name: &str) -> String {
-    format!("{}[i]", name.trim_end_matches('s'))
+    format!("{}[i]", of_one(name))
 }
 
 /// Super-blocks: the sums of each are scaled once.
@@ -276,14 +281,15 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
             terms::load(types, "mins", &format!("block * MIN_WORDS{each}")),
             runs::integers_of_pair(plan),
         );
-        lows.push_str(
+        let _ = writeln!(
+            lows,
             "let mut low = [simd::zero(); V];
              let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
-             for pair in 0..RUNS / 2 {
-                 // Both fit in sixteen bits.
-                 let x = simd::splat(*x_sums.add(2 * pair) & 0xffff | *x_sums.add(2 * pair + 1) << 16);
-                 for i in 0..V { low[i] = simd::add_products(low[i], minima[pair][i], x); }
-             }\n",
+             for pair in 0..RUNS / 2 {{
+                 {}
+                 for i in 0..V {{ low[i] = simd::add_products(low[i], minima[pair][i], x); }}
+             }}",
+            runs::sums_of_two_runs("*x_sums.add(2 * pair)", "*x_sums.add(2 * pair + 1)"),
         );
     }
     let total = match tiles.operands {
@@ -319,7 +325,7 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let place = format!("{} * {rows}", types.of_unit("unit"));
     let mut of_unit = String::new();
     for terms in format.term_arrays() {
-        let name = terms.trim_end_matches('s');
+        let name = of_one(terms);
         let _ = writeln!(
             of_unit,
             "let mut {name} = [simd::splat_f32(0.0); V];

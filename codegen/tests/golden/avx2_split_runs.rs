@@ -70,6 +70,7 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                 }
                 let halves = std::hint::black_box(&halves);
                 for unit in first..last {
+                    let halves = &halves[unit - first];
                     let mut start = [simd::zero(); T];
                     for t in 0..T {
                         let x_sum = *a.x_sums.add((token + t) * a.units + unit);
@@ -101,7 +102,7 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                             w0[i] = packed0[i];
                         }
                         for t in 0..T {
-                            let [lower, upper] = &halves[unit - first][t];
+                            let [lower, upper] = &halves[t];
                             let lower = simd::broadcast(lower.as_ptr().add(k));
                             let upper = simd::broadcast(upper.as_ptr().add(k));
                             for i in 0..V {
