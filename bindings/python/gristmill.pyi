@@ -16,6 +16,7 @@ __all__ = [
     "DataError",
     "Error",
     "FileError",
+    "Guard",
     "Linear",
     "Model",
     "NoKernelError",
@@ -101,8 +102,26 @@ class Threads:
     def count(self) -> int: ...
 
 @final
+class Guard:
+    """How layers go on where a kernel or their device fails: one for all layers of a program.
+
+    One run of `check_every` is compared with the portable kernel, in one output. Where a device fails its layers move to the
+    processor if `to_processor`, and one run of `return_every` tries the device again; without it the errors of a device for which
+    no other step helps are the caller's. 0 is never. Each step is in the receipt. GRISTMILL_QUARANTINE names a folder that keeps
+    the kernels in quarantine. A child of os.fork() makes its guarded layers anew: a step of another thread may have been half done."""
+
+    def __new__(cls, *, check_every: int = 0, to_processor: bool = False, return_every: int = 0) -> Guard: ...
+    def forbid(self, kernel: str, why: str) -> bool:
+        """Puts a kernel into quarantine, from the next run of each layer on; whether it was not there before."""
+
+    @property
+    def quarantined(self) -> list[dict[str, Any]]:
+        """The kernels in quarantine: id, kernel (None where its name is not known) and why."""
+
+@final
 class Linear:
-    """A layer: y = x w^T + bias with quantized weights `w`, `n` rows of `k`. The bytes are packed and not needed afterwards.
+    """A layer: y = x w^T + bias with quantized weights `w`, `n` rows of `k`. The bytes are packed and not needed afterwards,
+    but with a `guard`, which keeps a copy of them.
 
     Without `threads` the calling thread works alone. May be called by several threads at a time."""
 
@@ -115,6 +134,7 @@ class Linear:
         *,
         threads: Optional[Threads] = None,
         device: str = "cpu",
+        guard: Optional[Guard] = None,
     ) -> Linear: ...
     def __call__(
         self,
@@ -132,11 +152,16 @@ class Linear:
     def k(self) -> int: ...
     @property
     def weight_bytes(self) -> int:
-        """Bytes held for the weights."""
+        """Bytes held for the weights, packed."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that a guard keeps besides; 0 without one."""
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """Which kernels ran since the layer was made: kernels with id, name and launches."""
+        """Which kernels ran since the layer was made: kernels with id, name and launches; and what was done, if one failed:
+        recoveries."""
 
 @final
 class Model:
@@ -146,5 +171,12 @@ class Model:
     def plan(self, *, m: int = 1, device: str = "cpu") -> list[dict[str, Any]]:
         """A decision for each tensor before anything is loaded: tensor, type, dims, quantized, kernel, reason."""
 
-    def linear(self, name: str, *, threads: Optional[Threads] = None, device: str = "cpu") -> Linear:
+    def linear(
+        self,
+        name: str,
+        *,
+        threads: Optional[Threads] = None,
+        device: str = "cpu",
+        guard: Optional[Guard] = None,
+    ) -> Linear:
         """The layer of a quantized matrix."""

@@ -131,3 +131,14 @@ pub struct Function {
     /// Local memory of a thread.
     pub stack_bytes: u32,
 }
+
+/// A kernel that is not to be used any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantined {
+    /// Its identity.
+    pub id: String,
+    /// Its name; null where whoever put it there did not say it.
+    pub kernel: Option<String>,
+    /// Why.
+    pub why: String,
+}

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 mod device;
+#[cfg(feature = "cuda")]
+mod from_memory;
 mod groups;
 #[cfg(feature = "cuda")]
 mod held;

@@ -92,6 +92,24 @@ impl<'a> QuantizedBuf<'a> {
         QuantizedBuf::new(format, n, columns.len(), own)
     }
 
+    /// The same with bytes of its own: copied where they are lent.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn into_owned(self) -> Result<QuantizedBuf<'static>, Error> {
+        let QuantizedBuf { format, n, k, row_bytes, data } = self;
+        let data = match data {
+            Cow::Owned(own) => own,
+            Cow::Borrowed(lent) => {
+                let mut own = Vec::new();
+                own.try_reserve_exact(lent.len()).map_err(|_| Error::OutOfMemory { required: lent.len() })?;
+                own.extend_from_slice(lent);
+                own
+            }
+        };
+        Ok(QuantizedBuf { format, n, k, row_bytes, data: Cow::Owned(data) })
+    }
+
     /// The matrix, as kernels take it.
     pub fn matrix(&self) -> QuantizedMatrix<'_> {
         QuantizedMatrix::checked(self.format, self.n, self.k, self.row_bytes, &self.data)

@@ -16,7 +16,7 @@ use gristmill_probe::discover::{Search, Target};
 use gristmill_probe::{printable, printable_path};
 use gristmill_records::comparison::{Comparison, Comparisons, NotCompared};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Compare kernels with those of a C++ library: results and time
@@ -65,11 +65,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let what = || format!("--m {m} --shape {n}x{k} of `{}`", format.name);
         need.check(what, "give fewer tokens with --m or less with --shape")?;
     }
-    let search = match &arguments.library {
-        Some(folder) => Search::nowhere(Target::host()).with_argument("--library", folder),
-        None => Search::from_env(Target::host()),
-    };
-    let (file, theirs) = load(&search)?;
+    let theirs = load(arguments.library.as_deref())?;
+    let file = theirs.path();
     let oracle = Oracle::new(&REGISTRY)?;
     let time = Duration::from_millis(if arguments.quick { 30 } else { 300 });
     let (mut done, mut left) = (Vec::new(), Vec::new());
@@ -107,7 +104,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         } else {
             format!("built for {}", features.join(", "))
         };
-        writeln!(out, "{}: {built}\n", printable_path(&file))?;
+        writeln!(out, "{}: {built}\n", printable_path(file))?;
         print(arguments, &done, &left, out)?;
     }
     Ok(if done.iter().any(|comparison| comparison.verdict() == Verdict::Disagree) {
@@ -119,8 +116,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     })
 }
 
-/// The library with products for the processor, validated and loaded.
-fn load(search: &Search) -> Result<(PathBuf, CppKernels), CliError> {
+/// The library with products for the processor, validated and loaded: of a folder, or from the usual places.
+pub(super) fn load(folder: Option<&Path>) -> Result<CppKernels, CliError> {
+    let search = match folder {
+        Some(folder) => Search::nowhere(Target::host()).with_argument("--library", folder),
+        None => Search::from_env(Target::host()),
+    };
     let discovery = search.require()?;
     let libraries = discovery.libraries();
     let entries = ["ggml_get_type_traits_cpu", "ggml_vec_dot_i2_i8_s"];
@@ -140,8 +141,7 @@ fn load(search: &Search) -> Result<(PathBuf, CppKernels), CliError> {
     let validated = validate(path, &Requirements::new().symbol(entry))?;
     // SAFETY: whoever named the library wants its code to run; that its functions are what their names stand for is
     // the same trust. It was validated, and it is not loaded with global visibility.
-    let kernels = unsafe { CppKernels::load(&validated) }?;
-    Ok((path.to_owned(), kernels))
+    Ok(unsafe { CppKernels::load(&validated) }?)
 }
 
 fn record(comparison: &PerformanceComparison) -> Comparison {

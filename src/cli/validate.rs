@@ -5,6 +5,7 @@ mod arguments;
 
 pub use arguments::Arguments;
 
+use super::compare_backend;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::limited;
@@ -29,8 +30,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let baseline = arguments.baseline.as_deref().map(read).transpose()?;
     let names: Vec<&str> = arguments.format.iter().map(String::as_str).collect();
+    let library =
+        arguments.library.as_ref().map(|folder| compare_backend::load(folder.as_deref())).transpose()?;
     let options = validate::Options {
         device: arguments.device,
+        library: library.as_ref(),
         formats: &names,
         quarantined: &quarantined,
         rounds: arguments.rounds,
@@ -84,7 +88,7 @@ fn problems(problems: &[Problem], out: &mut dyn Write) -> Result<(), CliError> {
 }
 
 fn print(validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
-    let Validation { accuracy, cross_check, speed, memory, .. } = validation;
+    let Validation { accuracy, cross_check, library, speed, memory, .. } = validation;
     writeln!(
         out,
         "{}: {}, {}",
@@ -120,6 +124,22 @@ fn print(validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
         cross_check.different.len()
     )?;
     problems(&cross_check.different, out)?;
+    if let Some(file) = &library.library {
+        let error = library.largest_error.map_or_else(String::new, |error| format!(" up to {error:.1e}"));
+        writeln!(
+            out,
+            "library      {}: {} that agree with {}{error}, {} that do not",
+            library.outcome.name(),
+            counted(library.agree, "product"),
+            Printable(file),
+            library.disagree.len()
+        )?;
+        problems(&library.disagree, out)?;
+        let names: Vec<&str> = library.not_compared.iter().map(|left| left.format.as_str()).collect();
+        if !names.is_empty() {
+            writeln!(out, "  it has no product of {}", names.join(", "))?;
+        }
+    }
     match &speed.why {
         Some(why) => {
             writeln!(

@@ -5,6 +5,7 @@ use gristmill_probe::backend::{Backend, Function, Validated};
 use gristmill_runtime::registry::{FormatInfo, OuterType};
 use gristmill_runtime::{Error, QuantizedMatrix};
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The type of bitnet.cpp's and ggml's dot products: n, result, stride, weights, stride, activations, stride, rows.
@@ -108,8 +109,8 @@ impl CppKernels {
     }
 
     /// The library's file.
-    pub fn library(&self) -> String {
-        self.backend.path().display().to_string()
+    pub fn path(&self) -> &Path {
+        self.backend.path()
     }
 
     /// The processor's features that ggml says it was built for, of those that matter for products; none where it
@@ -127,7 +128,7 @@ impl CppKernels {
 
     fn no_product(&self, format: &'static FormatInfo, reason: &str, help: &'static str) -> CompareError {
         CompareError::NoProduct {
-            library: self.library(),
+            library: self.path().display().to_string(),
             format: format.name,
             reason: reason.to_owned(),
             help,
@@ -177,7 +178,7 @@ impl CppKernels {
         };
         if (known.elements, known.bytes) != (format.elements as i64, format.bytes) {
             return Err(CompareError::OtherFormat {
-                library: self.library(),
+                library: self.path().display().to_string(),
                 id,
                 found: name_of(known),
                 elements: known.elements,

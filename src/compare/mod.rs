@@ -108,17 +108,7 @@ pub fn compare(
     let product = theirs.product(format)?;
     let mut z = vec![0.0; m * n];
     let seconds = median(time, || product.run(weights, x, m, &mut z))?;
-    let largest = z.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max);
-    // `f64::max` passes over NaN, which must not look like agreement.
-    let error = y
-        .iter()
-        .zip(&z)
-        .map(|(a, b)| f64::from((a - b).abs()))
-        .fold(0.0, |worst: f64, error| if error.is_nan() { f64::NAN } else { worst.max(error) });
-    let max_error = match (error, largest) {
-        (0.0, _) => 0.0,
-        (error, largest) => error / largest,
-    };
+    let max_error = largest_error(&y, &z);
     Ok(PerformanceComparison {
         format: format.name,
         shape,
@@ -129,6 +119,21 @@ pub fn compare(
         max_error,
         same_bits: y.iter().zip(&z).all(|(a, b)| a.to_bits() == b.to_bits()),
     })
+}
+
+/// The largest difference between both results, as a part of the largest value of theirs.
+pub(crate) fn largest_error(ours: &[f32], theirs: &[f32]) -> f64 {
+    let largest = theirs.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max);
+    // `f64::max` passes over NaN, which must not look like agreement.
+    let error = ours
+        .iter()
+        .zip(theirs)
+        .map(|(a, b)| f64::from((a - b).abs()))
+        .fold(0.0, |worst: f64, error| if error.is_nan() { f64::NAN } else { worst.max(error) });
+    match (error, largest) {
+        (0.0, _) => 0.0,
+        (error, largest) => error / largest,
+    }
 }
 
 /// The median time of a run, in seconds; the first run only warms up.

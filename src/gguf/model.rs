@@ -9,7 +9,8 @@ use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
 use gristmill_runtime::import::{ImportError, Tiled};
 use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::{
-    Experts, Hadamard, Linear, LinearOptions, QuantizedBuf, QuantizedMatrix, Registry, Threads, Tuning,
+    Error, Experts, GuardOptions, GuardedLinear, Hadamard, Linear, LinearOptions, QuantizedBuf,
+    QuantizedMatrix, Registry, Threads, Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -44,6 +45,11 @@ impl<'t> LayerOptions<'t> {
         self.linear.tuning = Some(tuning);
         self
     }
+}
+
+/// Why there is no layer of these tensors.
+fn not_made(names: &[&str], error: Error) -> ModelError {
+    ModelError::Layer { tensors: names.iter().map(|name| (*name).to_owned()).collect(), error }
 }
 
 /// A GGUF file of a model and the kernels for it.
@@ -247,6 +253,47 @@ impl Model {
         self.layer(&[name], &[self.whole(name, options.threads)?], options)
     }
 
+    /// The same as a layer that goes on where a kernel or its GPU fails. It keeps what it is made of: bytes of its own, or lent by the model
+    /// where the file is mapped.
+    ///
+    /// # Errors
+    /// As for [`Model::matrix`]; [`ModelError::Layer`] as for [`GuardedLinear::new`] and [`GuardedLinear::transformed`].
+    pub fn guarded(
+        &self,
+        name: &str,
+        guard: GuardOptions,
+        options: &LayerOptions<'_>,
+    ) -> Result<GuardedLinear<'_>, ModelError> {
+        self.guard(name, self.whole(name, options.threads)?, guard, options)
+    }
+
+    /// The same with bytes of its own, for a layer that outlives the model.
+    pub(crate) fn guarded_owned(
+        &self,
+        name: &str,
+        guard: GuardOptions,
+        options: &LayerOptions<'_>,
+    ) -> Result<GuardedLinear<'static>, ModelError> {
+        let own = self.whole(name, options.threads)?.into_owned();
+        self.guard(name, own.map_err(|error| not_made(&[name], error))?, guard, options)
+    }
+
+    fn guard<'w>(
+        &self,
+        name: &str,
+        weights: QuantizedBuf<'w>,
+        guard: GuardOptions,
+        options: &LayerOptions<'_>,
+    ) -> Result<GuardedLinear<'w>, ModelError> {
+        let layer =
+            GuardedLinear::new(self.registry(), weights, &self.asked(options), guard, options.threads);
+        let layer = match self.of_inputs(name) {
+            Some(transform) => layer.and_then(|layer| layer.transformed(Arc::clone(transform))),
+            None => layer,
+        };
+        layer.map_err(|error| not_made(&[name], error))
+    }
+
     /// The layer of some rows of the quantized tensor `name`: one of several that are stacked in it.
     ///
     /// # Errors
@@ -346,10 +393,7 @@ impl Model {
         let matrices: Vec<Vec<QuantizedMatrix<'_>>> =
             parts.iter().map(|expert| expert.iter().map(QuantizedBuf::matrix).collect()).collect();
         let experts = Experts::stacked(self.registry(), &matrices, &self.asked(options), options.threads);
-        experts.map_err(|error| ModelError::Layer {
-            tensors: names.iter().map(|name| (*name).to_owned()).collect(),
-            error,
-        })
+        experts.map_err(|error| not_made(names, error))
     }
 
     fn layer(
@@ -364,10 +408,7 @@ impl Model {
             Some(transform) => layer.and_then(|layer| layer.transformed(transform.clone())),
             None => layer,
         };
-        layer.map_err(|error| ModelError::Layer {
-            tensors: names.iter().map(|name| (*name).to_owned()).collect(),
-            error,
-        })
+        layer.map_err(|error| not_made(names, error))
     }
 
     /// What products with a tensor need done to their inputs.

@@ -23,11 +23,13 @@ pub use decision::{decision, from_memory, held_once, split_k, tuned_by};
 pub use gristmill_records::decision::{
     Decision, FromMemory, HeldOnce, Memory, Occupancy, Rejected, Shape, TensorPlan, TunedBy,
 };
-pub use gristmill_records::registry::{DimRule, Format, Function, Image, Kernel, ShapeRules, TensorTail};
+pub use gristmill_records::registry::{
+    DimRule, Format, Function, Image, Kernel, Quarantined, ShapeRules, TensorTail,
+};
 #[cfg(feature = "cli")]
 pub(crate) use plan::matrix;
 pub use plan::plan;
 pub use registry::{
     bits_per_weight, cuda_usage, format, format_name, formats, image, images, kernel, kernels, min_cc,
-    min_driver, runs_here,
+    min_driver, quarantined, runs_here,
 };

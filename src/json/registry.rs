@@ -5,7 +5,7 @@ use gristmill_runtime::registry::{
     Code, CudaCode, CudaImage, CudaUsage, DimRule, Entry, FormatInfo, OuterType,
 };
 use gristmill_runtime::vocab::DeviceKind;
-use gristmill_runtime::{CpuProfile, CudaVersion, Error, Registry};
+use gristmill_runtime::{CpuProfile, CudaVersion, Error, Quarantine, Quarantined, Registry};
 
 /// Bits a weight, row headers and tensor tails not counted.
 pub fn bits_per_weight(format: &FormatInfo) -> f64 {
@@ -29,6 +29,12 @@ fn outer_name(outer: OuterType) -> String {
         OuterType::F32 => "f32",
     }
     .to_owned()
+}
+
+/// Kernels in quarantine.
+pub fn quarantined(quarantine: &Quarantine) -> Vec<record::Quarantined> {
+    let of = |Quarantined { id, kernel, why }| record::Quarantined { id: id.to_string(), kernel, why };
+    quarantine.kernels().into_iter().map(of).collect()
 }
 
 /// A format.

@@ -1,6 +1,7 @@
 //! What a validation is asked, and how a part of it ends.
 
 use super::baseline::Baseline;
+use crate::compare::{CompareError, CppKernels};
 use crate::oracle::OracleError;
 use crate::{Device, Error, Quarantined, Restrict};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,8 @@ pub struct Options<'o> {
     pub formats: &'o [&'o str],
     /// Kernels that decisions are made without ([`Quarantine::kernels`](crate::Quarantine::kernels)).
     pub quarantined: &'o [Quarantined],
+    /// A C++ library whose products ours are compared with; its code runs in this process.
+    pub library: Option<&'o CppKernels>,
     /// How often a layer is made, run and dropped while memory is watched.
     pub rounds: usize,
     /// Times that this machine has had before.
@@ -29,6 +32,7 @@ impl Default for Options<'_> {
             device: Device::CPU,
             formats: &[],
             quarantined: &[],
+            library: None,
             rounds: 1000,
             baseline: None,
             tolerance: 0.25,
@@ -75,4 +79,7 @@ pub enum ValidateError {
     /// The oracle does not know a format.
     #[error(transparent)]
     Oracle(#[from] OracleError),
+    /// The C++ library can't compute what it has a function for.
+    #[error(transparent)]
+    Library(#[from] CompareError),
 }

@@ -6,6 +6,7 @@
 
 mod asked;
 mod baseline;
+mod library;
 mod products;
 mod rounds;
 mod speed;
@@ -15,6 +16,7 @@ use crate::registry::Entry;
 use crate::{Registry, Threads};
 pub use asked::{Options, Outcome, ValidateError};
 pub use baseline::{Baseline, Time};
+pub use library::{LibraryCheck, NotCompared};
 pub use products::{Accuracy, CrossCheck, Problem};
 pub use rounds::Memory;
 use serde::Serialize;
@@ -40,6 +42,8 @@ pub struct Validation {
     pub accuracy: Accuracy,
     /// Products by another way of computing them.
     pub cross_check: CrossCheck,
+    /// Products beside those of a C++ library.
+    pub library: LibraryCheck,
     /// Times against those of a baseline.
     pub speed: Speed,
     /// Memory before, during and after many layers.
@@ -69,6 +73,7 @@ pub fn validate(
     let began = Instant::now();
     let formats = tensor::formats(registry, options.formats)?;
     let (accuracy, cross_check) = products::check(registry, options, &formats, threads)?;
+    let library = library::check(registry, options, &formats, threads)?;
     let machine = speed::machine(options.device)?;
     let speed = speed::measure(registry, options, &machine, &formats, threads)?;
     let memory = rounds::watch(registry, options, &formats, threads)?;
@@ -77,8 +82,8 @@ pub fn validate(
         let (kernel, id, why) = (entry.name.to_owned(), entry.id.to_string(), found.why.clone());
         Some(LeftOut { kernel, id, why })
     };
-    let failed =
-        [accuracy.outcome, cross_check.outcome, speed.outcome, memory.outcome].contains(&Outcome::Failed);
+    let parts = [accuracy.outcome, cross_check.outcome, library.outcome, speed.outcome, memory.outcome];
+    let failed = parts.contains(&Outcome::Failed);
     Ok(Validation {
         success: accuracy.outcome == Outcome::Passed && !failed,
         device: options.device.to_string(),
@@ -88,6 +93,7 @@ pub fn validate(
         quarantined: registry.entries.iter().filter_map(left_out).collect(),
         accuracy,
         cross_check,
+        library,
         speed,
         memory,
     })

@@ -9,12 +9,22 @@ use crate::vocab::{DeviceKind, Isa};
 use crate::{Device, Error, Input, Linear, QuantizedBuf, Registry, Restrict, Shape, Threads};
 use serde::Serialize;
 
-/// Tokens of the products: a decode step, and a few together.
-const TOKENS: [usize; 2] = [1, 5];
-/// Rows of the weights: more than a tile and no whole number of them.
-const ROWS: usize = 70;
-/// Elements of a row, at least.
-const LEAST_K: usize = 512;
+/// The shapes of the products, and what goes into them.
+pub(super) struct Inputs;
+
+impl Inputs {
+    /// Tokens: a decode step, and a few together.
+    pub(super) const TOKENS: [usize; 2] = [1, 5];
+    /// Rows of the weights: more than a tile and no whole number of them.
+    pub(super) const ROWS: usize = 70;
+    /// Elements of a row, at least.
+    pub(super) const LEAST_K: usize = 512;
+
+    /// Random activations of `m` tokens.
+    pub(super) fn activations(format: &FormatInfo, m: usize, k: usize) -> Vec<f32> {
+        Random::new(2, format.name).gauss_vec(m * k, 1.0)
+    }
+}
 
 /// A product that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -57,8 +67,8 @@ pub struct CrossCheck {
     pub different: Vec<Problem>,
 }
 
-/// The outputs of a layer for random activations, and the kernel that gave them.
-fn product(
+/// The outputs of a layer for some activations, and the kernel that gave them.
+pub(super) fn product(
     layer: &Linear,
     m: usize,
     x: &[f32],
@@ -121,8 +131,8 @@ pub(super) fn check(
     let mut cross =
         CrossCheck { outcome: Outcome::NotRun, against: against.to_owned(), same: 0, different: Vec::new() };
     for format in formats {
-        let k = row_of(format, LEAST_K);
-        let Some(weights) = matrix(registry, format, (ROWS, k), 8, options)? else {
+        let k = row_of(format, Inputs::LEAST_K);
+        let Some(weights) = matrix(registry, format, (Inputs::ROWS, k), 8, options)? else {
             accuracy.without_quantizer.push(format.name.to_owned());
             continue;
         };
@@ -132,17 +142,17 @@ pub(super) fn check(
         };
         let other = layer(registry, &weights, Device::CPU, restrict.clone(), threads)?;
         let meaning = oracle.format(format.name)?;
-        for m in TOKENS {
-            let x = Random::new(2, format.name).gauss_vec(m * k, 1.0);
+        for m in Inputs::TOKENS {
+            let x = Inputs::activations(format, m, k);
             let (y, kernel) = product(&one, m, &x, threads)?;
             let problem =
                 |what| Problem { format: format.name.to_owned(), kernel: kernel.to_owned(), m, what };
-            match different(&expected(&meaning, &weights, &x)?, &y, ROWS) {
+            match different(&expected(&meaning, &weights, &x)?, &y, Inputs::ROWS) {
                 Some(what) => accuracy.wrong.push(problem(what)),
                 None => accuracy.right += 1,
             }
             let Some(other) = &other else { continue };
-            match different(&product(other, m, &x, threads)?.0, &y, ROWS) {
+            match different(&product(other, m, &x, threads)?.0, &y, Inputs::ROWS) {
                 Some(what) => cross.different.push(problem(what)),
                 None => cross.same += 1,
             }
@@ -153,7 +163,7 @@ pub(super) fn check(
     Ok((accuracy, cross))
 }
 
-fn outcome(right: usize, wrong: usize) -> Outcome {
+pub(super) fn outcome(right: usize, wrong: usize) -> Outcome {
     match (right, wrong) {
         (0, 0) => Outcome::NotRun,
         (_, 0) => Outcome::Passed,

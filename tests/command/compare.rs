@@ -89,6 +89,37 @@ fn a_right_library_agrees() {
         .says("not compared: q4_k: ggml has no dot product for this type");
 }
 
+/// A validation has the library as one of its parts, in a process of its own too.
+#[test]
+fn a_library_is_part_of_a_validation() {
+    let validated = |spoil: &str, more: &[&str]| {
+        let folder = made::folder();
+        let spoil = format!("-DSPOIL={spoil}");
+        made::shared(folder.path(), "libggml-cpu.so", LIBRARY, &[&spoil, "-DBYTES=34", "-lm"]);
+        let fixed =
+            ["validate", "--format", "i2_s,q8_0,q4_k", "--rounds", "1", "--library", text(folder.path())];
+        gristmill(fixed.iter().chain(more))
+    };
+    let kept = tempfile::tempdir().expect("a folder");
+    for more in [&["--json"][..], &["--json", "--quarantine", text(kept.path())]] {
+        let done = validated("1.0f", more).code(0).json();
+        let library = &done["library"];
+        assert_eq!((&library["outcome"], &library["agree"]), (&"passed".into(), &4.into()), "{done}");
+        assert!(library["largest_error"].as_f64().is_some_and(|error| error < 1e-5), "{done}");
+        assert_eq!(library["not_compared"][0]["format"], "q4_k", "{done}");
+    }
+    validated("1.0f", &[]).code(0).says("4 products that agree with ").says("it has no product of q4_k");
+    validated("1.01f", &[])
+        .code(1)
+        .says("library      FAILED: 0 products that agree with ")
+        .says("  q8_0, m=5, matmul.q8_0.")
+        .says("NOT VALID");
+    let none = made::folder();
+    gristmill(["validate", "--format", "i2_s", "--rounds", "1", "--library", text(none.path())]).code(1);
+    let alone = gristmill(["validate", "--format", "i2_s", "--rounds", "1", "--json"]).code(0).json();
+    assert_eq!(alone["library"]["outcome"], "not_run", "{alone}");
+}
+
 #[test]
 fn a_wrong_library_disagrees() {
     let ran = compared("1.01f", "34", &["--format", "q8_0"]).code(1);

@@ -8,12 +8,13 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 /// Shipped files that pages show as they are, which other tests and steps compile and run.
-pub const SHOWN: [(&str, &str, &str); 5] = [
+pub const SHOWN: [(&str, &str, &str); 6] = [
     ("docs/new-format.md", "toml", "kernel-spec/formats/pq2_0.toml"),
     ("docs/new-format.md", "toml", "kernel-spec/formats/ptq1_0.toml"),
     ("docs/new-format.md", "toml", "kernel-spec/formats/stq1_0.toml"),
     ("docs/engines.md", "c", "bindings/c/examples/linear.c"),
     ("docs/engines.md", "python", "bindings/python/examples/linear.py"),
+    ("docs/engines.md", "python", "bindings/python/examples/guarded.py"),
 ];
 
 /// Blocks whose lines are lines of shipped files, which other tests and steps compile and run.

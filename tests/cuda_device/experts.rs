@@ -9,7 +9,7 @@ use gristmill::half::f16;
 use gristmill::registry::FormatInfo;
 use gristmill::{
     Device, DeviceExpertInput, DeviceRoutes, Error, ExpertInput, Experts, Input, LinearOptions, Packings,
-    QuantizedMatrix, REGISTRY, Recording, Restrict, Routes, Threads, Workspace,
+    QuantizedMatrix, REGISTRY, Recording, RecoveryStep, Restrict, Routes, Threads, Workspace,
 };
 
 /// Rows of an expert.
@@ -404,6 +404,69 @@ fn refused() -> Result<(), Error> {
     let within = DeviceExpertInput::Tokens(DeviceInput::F32(&rows));
     let error = there.forward_on_device(within, &routes, None, &mut results, &mut workspace).unwrap_err();
     assert!(matches!(error, Error::Overlap { .. }), "{error}");
+    Ok(())
+}
+
+/// More tokens than a device has memory for, by token and by pair, with sums and without: in parts, with the same bits, and what is wrong with
+/// one of them is told of that one.
+#[test]
+fn tokens_that_are_too_many_at_once_run_in_parts() {
+    const NAME: &str = "tokens_that_are_too_many_at_once_run_in_parts";
+    parent(NAME, &format!("{},memory=100000", settings()));
+    if is_child() {
+        in_parts().expect("no error");
+    }
+}
+
+fn in_parts() -> Result<(), Error> {
+    let (format, count, k, tokens) = (tried().next().expect("one is tried"), 4, 256, 90);
+    let (ends, list) = lists(tokens, count);
+    let routes = Routes::lists(&ends, &list)?;
+    let threads = Threads::single();
+    let here = experts(format, count, k, Device::CPU, Packings::One);
+    let mut there = experts(format, count, k, GPU, Packings::One);
+    let pairs = routes.pairs();
+    let (x, of_sums) = (values(pairs.max(tokens) * k, 3), values(pairs, 9));
+    assert!(4 * tokens * k > 90_000, "activations alone are most of the memory");
+    for (by_pair, sums) in [(false, true), (false, false), (true, true), (true, false)] {
+        let recording = Recording::new(&REGISTRY);
+        there.record(Some(&recording))?;
+        let rows = if by_pair { pairs } else { tokens };
+        let weights = sums.then_some(&of_sums[..]);
+        let run = |experts: &Experts, x: &[f32]| {
+            let x = Input::F32(&x[..rows * k]);
+            let input = if by_pair { ExpertInput::Pairs(x) } else { ExpertInput::Tokens(x) };
+            let mut y = vec![f32::NAN; if sums { tokens } else { pairs } * N];
+            let mut workspace = experts.workspace(tokens, pairs, &threads)?;
+            experts.forward(input, &routes, weights, &mut y, &mut workspace, &threads)?;
+            Ok::<_, Error>(bits(&y))
+        };
+        let what = format!("by pair {by_pair}, sums {sums}");
+        assert_eq!(run(&there, &x)?, run(&here, &x)?, "{what}");
+        // Once, however many parts there were.
+        let receipt = recording.receipt();
+        let [step] = receipt.recoveries() else { panic!("{what}: one step: {receipt:?}") };
+        assert_eq!((step.step, step.attempt, step.success), (RecoveryStep::InParts, 1, true), "{what}");
+        assert_eq!((step.format.as_str(), step.kernel.contains(".cuda")), (format.name, true), "{what}");
+        let mut wrong = x.clone();
+        wrong[(rows - 5) * k + 7] = f32::NAN;
+        let error = run(&there, &wrong).expect_err("not finite");
+        assert!(matches!(error, Error::NonFinite { row, column: 7 } if row == rows - 5), "{what}: {error}");
+    }
+    // An expert that there is not, which is seen after the tokens in front of it went.
+    let mut list = list;
+    let last = list.len() - 1;
+    list[last] = 99;
+    let mut y = vec![f32::NAN; tokens * N];
+    let mut workspace = there.workspace(tokens, pairs, &threads)?;
+    let routes = Routes::lists(&ends, &list)?;
+    let input = ExpertInput::Tokens(Input::F32(&x[..tokens * k]));
+    let error = there.forward(input, &routes, Some(&of_sums), &mut y, &mut workspace, &threads);
+    let token = ends.iter().position(|end| *end > last).expect("a token");
+    match error {
+        Err(Error::NoSuchExpert { token: found, expert: 99, .. }) => assert_eq!(found, token),
+        other => panic!("{other:?}"),
+    }
     Ok(())
 }
 

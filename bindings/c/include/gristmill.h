@@ -8,6 +8,7 @@
 #ifndef GRISTMILL_H
 #define GRISTMILL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +43,10 @@ typedef enum gm_status {
   // An error in gristmill: please report the message.
   GM_INTERNAL = 11,
 } gm_status;
+
+// How layers go on where a kernel or their device fails, and which kernels are not to be used any more: one for all layers of a program. May be
+// used by several threads at a time.
+typedef struct gm_guard gm_guard;
 
 // A layer: `y = x w^T + bias` with quantized weights `w`, `n` rows of `k`. May be used by several threads at a time, each with
 // a workspace of its own.
@@ -130,6 +135,37 @@ enum gm_status gm_dequantize_on(const char *format,
 // library owns the text, which stays until the next such call of this thread. It may have several lines.
 const char *gm_last_error(void);
 
+// A guard: one run of `check_every` of a layer is compared with the portable kernel, in one output; where a device fails its layers move to the
+// processor if `to_processor`, and one run of `return_every` tries the device again. 0 is never. Without `to_processor` the errors of a device
+// for which no other step helps are the caller's. GRISTMILL_QUARANTINE in the environment names a folder that keeps the kernels.
+//
+// # Safety
+// `guard` is NULL or writable.
+enum gm_status gm_guard_new(uint64_t check_every,
+                            bool to_processor,
+                            uint64_t return_every,
+                            struct gm_guard **guard);
+
+// Frees a guard; its layers stay guarded. NULL is left alone.
+//
+// # Safety
+// A handle of `gm_guard_new` that no other call uses, now or later.
+void gm_guard_free(struct gm_guard *guard);
+
+// Puts the kernel of this name into quarantine, for the reason `why`: layers under the guard do without it from their next run on.
+//
+// # Safety
+// `guard` is NULL or a handle, `kernel` and `why` NULL or texts.
+enum gm_status gm_guard_forbid(const struct gm_guard *guard,
+                               const char *kernel,
+                               const char *why);
+
+// The kernels in quarantine, as a JSON array of objects with "id", "kernel" (null where its name is not known) and "why".
+//
+// # Safety
+// `guard` is NULL or a handle; `text` is NULL or writable.
+enum gm_status gm_guard_quarantined_json(const struct gm_guard *guard, char **text);
+
 // Makes a layer of the bytes of a format: `n` rows of `k` weights. The bytes are packed for the kernels that were chosen
 // and not needed afterwards. `device` is "cpu" (where NULL), "cuda:0" and so on; `threads` pack (the calling one where
 // NULL). Strict: without a kernel it is an error, and nothing else runs instead.
@@ -144,6 +180,20 @@ enum gm_status gm_linear_new(const char *format,
                              const char *device,
                              const struct gm_threads *threads,
                              struct gm_linear **layer);
+
+// As `gm_linear_new`, of a layer that goes on as `guard` says where a kernel or its device fails. It keeps a copy of the bytes.
+//
+// # Safety
+// As for `gm_linear_new`; `guard` is NULL or a handle.
+enum gm_status gm_linear_new_guarded(const char *format,
+                                     size_t n,
+                                     size_t k,
+                                     const uint8_t *blocks,
+                                     size_t blocks_len,
+                                     const char *device,
+                                     const struct gm_guard *guard,
+                                     const struct gm_threads *threads,
+                                     struct gm_linear **layer);
 
 // Frees a layer. NULL is left alone.
 //
@@ -169,6 +219,12 @@ size_t gm_linear_k(const struct gm_linear *layer);
 // NULL or a handle.
 size_t gm_linear_weight_bytes(const struct gm_linear *layer);
 
+// Bytes that a guard keeps for a layer besides; 0 without a guard and for NULL.
+//
+// # Safety
+// NULL or a handle.
+size_t gm_linear_kept_bytes(const struct gm_linear *layer);
+
 // Computes `m` rows of `n` outputs from `m` rows of `k` inputs: `x_len` is m * k, `y_len` is m * n. `bias` is NULL or has
 // `n` values. The workspace grows to what this layer and `m` need; `threads` is NULL for the calling thread alone. After an
 // error `y` holds nothing of use.
@@ -185,7 +241,8 @@ enum gm_status gm_linear_forward(const struct gm_linear *layer,
                                  const struct gm_workspace *workspace,
                                  const struct gm_threads *threads);
 
-// Which kernels ran for a layer since it was made, as JSON (a receipt of gristmill: "kernels" with "id", "name", "launches").
+// Which kernels ran for a layer since it was made, as JSON (a receipt of gristmill: "kernels" with "id", "name", "launches"), and
+// what was done, if one failed ("recoveries").
 //
 // # Safety
 // `layer` is NULL or a handle; `text` is NULL or writable.
@@ -221,6 +278,18 @@ enum gm_status gm_model_linear(const struct gm_model *model,
                                const char *device,
                                const struct gm_threads *threads,
                                struct gm_linear **layer);
+
+// As `gm_model_linear`, of a layer that goes on as `guard` says where a kernel or its device fails. It keeps the bytes of the matrix; the
+// model may be freed before it.
+//
+// # Safety
+// As for `gm_model_linear`; `guard` is NULL or a handle.
+enum gm_status gm_model_linear_guarded(const struct gm_model *model,
+                                       const char *tensor,
+                                       const char *device,
+                                       const struct gm_guard *guard,
+                                       const struct gm_threads *threads,
+                                       struct gm_linear **layer);
 
 // Frees a text that a function of this library gave. NULL is left alone.
 //

@@ -1,6 +1,6 @@
 //! f32 to the bytes of a format, and back.
 
-use crate::error::{gm_status, guard};
+use crate::error::{attempt, gm_status};
 use crate::raw;
 use crate::threads::{gm_threads, threads};
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, languages};
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn gm_quantize_on(
     blocks_len: usize,
     threads: *const gm_threads,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (format, quantizer) =
             unsafe { (raw::text(format, "format")?, raw::optional_text(quantizer, "quantizer")?) };
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn gm_dequantize_on(
     values_len: usize,
     threads: *const gm_threads,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { raw::text(format, "format") }?;
         // SAFETY: likewise.

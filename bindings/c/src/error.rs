@@ -98,7 +98,7 @@ pub(crate) fn c_text(text: String) -> CString {
 }
 
 /// Runs `run`, keeps the message of a failure for this thread, and makes a panic a failure.
-pub(crate) fn guard(run: impl FnOnce() -> Result<(), Failure>) -> gm_status {
+pub(crate) fn attempt(run: impl FnOnce() -> Result<(), Failure>) -> gm_status {
     // Handles stay sound whatever a panic leaves in them: workspaces are written before they are read, and nothing else that
     // a call can reach is changed in place.
     let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -136,12 +136,12 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_status_and_the_next_success_keeps_its_message() {
-        assert_eq!(guard(|| panic!("a {} one", "bad")), gm_status::GM_INTERNAL);
+        assert_eq!(attempt(|| panic!("a {} one", "bad")), gm_status::GM_INTERNAL);
         assert_eq!(last(), "gristmill panicked: a bad one");
-        assert_eq!(guard(|| Ok(())), gm_status::GM_OK);
+        assert_eq!(attempt(|| Ok(())), gm_status::GM_OK);
         assert_eq!(last(), "gristmill panicked: a bad one");
         let zero = "a text\0with a zero byte";
-        assert_eq!(guard(|| Err(Failure::argument(zero))), gm_status::GM_INVALID_ARGUMENT);
+        assert_eq!(attempt(|| Err(Failure::argument(zero))), gm_status::GM_INVALID_ARGUMENT);
         assert_eq!(last(), "a textwith a zero byte");
     }
 }

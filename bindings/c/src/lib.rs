@@ -8,6 +8,7 @@
 
 pub mod blocks;
 pub mod error;
+pub mod guard;
 pub mod linear;
 pub mod model;
 pub mod query;

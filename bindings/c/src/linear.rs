@@ -1,25 +1,54 @@
 //! A layer: weights packed once, products of any number of tokens.
 
-use crate::error::{Failure, gm_status, guard};
+use crate::error::{Failure, attempt, gm_status};
+use crate::guard::gm_guard;
 use crate::query::device_named;
 use crate::raw;
 use crate::threads::{gm_threads, gm_workspace, threads};
-use gristmill::{Input, Linear, QuantizedMatrix, REGISTRY, Recording, Threads, languages};
+use gristmill::languages::{self, Layer};
+use gristmill::{QuantizedMatrix, REGISTRY, Threads};
 use std::ffi::c_char;
 
 /// A layer: `y = x w^T + bias` with quantized weights `w`, `n` rows of `k`. May be used by several threads at a time, each with
 /// a workspace of its own.
 #[derive(Debug)]
-pub struct gm_linear {
-    layer: Linear,
-    recording: Recording,
+pub struct gm_linear(Layer);
+
+impl gm_linear {
+    /// A handle.
+    pub(crate) fn of(layer: Layer) -> *mut gm_linear {
+        Box::into_raw(Box::new(gm_linear(layer)))
+    }
 }
 
-/// A handle of a layer whose runs are recorded.
-pub(crate) fn recorded(mut layer: Linear) -> Result<*mut gm_linear, Failure> {
-    let recording = Recording::new(&REGISTRY);
-    layer.record(Some(&recording))?;
-    Ok(Box::into_raw(Box::new(gm_linear { layer, recording })))
+/// What a layer is made of, and where.
+struct Making {
+    format: *const c_char,
+    n: usize,
+    k: usize,
+    blocks: *const u8,
+    blocks_len: usize,
+    device: *const c_char,
+    threads: *const gm_threads,
+}
+
+impl Making {
+    /// # Safety
+    /// As for [`gm_linear_new`].
+    unsafe fn layer(self, guard: Option<&languages::Guard>) -> Result<*mut gm_linear, Failure> {
+        // SAFETY: the caller's promise.
+        let (name, blocks, device, threads): (_, _, _, &Threads) = unsafe {
+            (
+                raw::text(self.format, "format")?,
+                raw::slice(self.blocks, self.blocks_len, "blocks")?,
+                device_named(self.device)?,
+                threads(self.threads),
+            )
+        };
+        let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, self.n, self.k, blocks)?;
+        let options = languages::layer_on(device)?;
+        Ok(gm_linear::of(Layer::of_matrix(&REGISTRY, &matrix, options, guard, threads)?))
+    }
 }
 
 /// Makes a layer of the bytes of a format: `n` rows of `k` weights. The bytes are packed for the kernels that were chosen
@@ -39,20 +68,38 @@ pub unsafe extern "C" fn gm_linear_new(
     threads: *const gm_threads,
     layer: *mut *mut gm_linear,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(layer, "layer") }?;
+        let making = Making { format, n, k, blocks, blocks_len, device, threads };
         // SAFETY: likewise.
-        let (name, blocks, device, threads): (_, _, _, &Threads) = unsafe {
-            (
-                raw::text(format, "format")?,
-                raw::slice(blocks, blocks_len, "blocks")?,
-                device_named(device)?,
-                self::threads(threads),
-            )
-        };
-        let matrix = QuantizedMatrix::new(REGISTRY.format(name)?.1, n, k, blocks)?;
-        *place = recorded(Linear::new(&REGISTRY, &matrix, &languages::layer_on(device)?, threads)?)?;
+        *place = unsafe { making.layer(None) }?;
+        Ok(())
+    })
+}
+
+/// As `gm_linear_new`, of a layer that goes on as `guard` says where a kernel or its device fails. It keeps a copy of the bytes.
+///
+/// # Safety
+/// As for `gm_linear_new`; `guard` is NULL or a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_linear_new_guarded(
+    format: *const c_char,
+    n: usize,
+    k: usize,
+    blocks: *const u8,
+    blocks_len: usize,
+    device: *const c_char,
+    guard: *const gm_guard,
+    threads: *const gm_threads,
+    layer: *mut *mut gm_linear,
+) -> gm_status {
+    attempt(|| {
+        // SAFETY: the caller's promise.
+        let (place, guard) = unsafe { (raw::made(layer, "layer")?, raw::handle(guard, "guard")?) };
+        let making = Making { format, n, k, blocks, blocks_len, device, threads };
+        // SAFETY: likewise.
+        *place = unsafe { making.layer(Some(guard.get())) }?;
         Ok(())
     })
 }
@@ -74,7 +121,7 @@ pub unsafe extern "C" fn gm_linear_free(layer: *mut gm_linear) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_linear_n(layer: *const gm_linear) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { layer.as_ref() }.map_or(0, |layer| layer.layer.n())
+    unsafe { layer.as_ref() }.map_or(0, |layer| layer.0.n())
 }
 
 /// Inputs of a layer; 0 for NULL.
@@ -84,7 +131,7 @@ pub unsafe extern "C" fn gm_linear_n(layer: *const gm_linear) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_linear_k(layer: *const gm_linear) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { layer.as_ref() }.map_or(0, |layer| layer.layer.k())
+    unsafe { layer.as_ref() }.map_or(0, |layer| layer.0.k())
 }
 
 /// Bytes that a layer holds for its weights; 0 for NULL.
@@ -94,7 +141,17 @@ pub unsafe extern "C" fn gm_linear_k(layer: *const gm_linear) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_linear_weight_bytes(layer: *const gm_linear) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { layer.as_ref() }.map_or(0, |layer| layer.layer.weight_bytes())
+    unsafe { layer.as_ref() }.map_or(0, |layer| layer.0.weight_bytes())
+}
+
+/// Bytes that a guard keeps for a layer besides; 0 without a guard and for NULL.
+///
+/// # Safety
+/// NULL or a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_linear_kept_bytes(layer: *const gm_linear) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { layer.as_ref() }.map_or(0, |layer| layer.0.kept_bytes())
 }
 
 /// Computes `m` rows of `n` outputs from `m` rows of `k` inputs: `x_len` is m * k, `y_len` is m * n. `bias` is NULL or has
@@ -115,14 +172,10 @@ pub unsafe extern "C" fn gm_linear_forward(
     workspace: *const gm_workspace,
     threads: *const gm_threads,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (layer, workspace, threads) = unsafe {
-            (
-                &raw::handle(layer, "layer")?.layer,
-                raw::handle(workspace, "workspace")?,
-                self::threads(threads),
-            )
+            (&raw::handle(layer, "layer")?.0, raw::handle(workspace, "workspace")?, self::threads(threads))
         };
         let bias_len = if bias.is_null() { 0 } else { layer.n() };
         // SAFETY: likewise.
@@ -133,22 +186,22 @@ pub unsafe extern "C" fn gm_linear_forward(
         let y = unsafe { raw::slice_mut(y, y_len, "y") }?;
         let bias = if bias.is_null() { None } else { Some(b) };
         let mut workspace = workspace.take()?;
-        workspace.grow(layer.workspace_size(m, threads)?)?;
-        layer.forward(Input::F32(x), m, bias, y, &mut workspace, threads)?;
+        layer.forward(x, m, bias, y, &mut workspace, threads)?;
         Ok(())
     })
 }
 
-/// Which kernels ran for a layer since it was made, as JSON (a receipt of gristmill: "kernels" with "id", "name", "launches").
+/// Which kernels ran for a layer since it was made, as JSON (a receipt of gristmill: "kernels" with "id", "name", "launches"), and
+/// what was done, if one failed ("recoveries").
 ///
 /// # Safety
 /// `layer` is NULL or a handle; `text` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_linear_receipt(layer: *const gm_linear, text: *mut *mut c_char) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (place, layer) = unsafe { (raw::made(text, "text")?, raw::handle(layer, "layer")?) };
-        *place = raw::owned_text(layer.recording.receipt().to_json());
+        *place = raw::owned_text(layer.0.receipt().to_json());
         Ok(())
     })
 }

@@ -1,12 +1,14 @@
 //! GGUF files.
 
-use crate::error::{gm_status, guard};
-use crate::linear::{gm_linear, recorded};
+use crate::error::{Failure, attempt, gm_status};
+use crate::guard::gm_guard;
+use crate::linear::gm_linear;
 use crate::query::device_named;
 use crate::raw;
 use crate::threads::{gm_threads, threads};
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{json, languages};
+use gristmill::json;
+use gristmill::languages::{self, Layer};
 use std::ffi::c_char;
 
 /// A GGUF file. Its header is in memory; a tensor is read when a layer is made of it.
@@ -19,7 +21,7 @@ pub struct gm_model(Model);
 /// `path` is NULL or a text; `model` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_model_open(path: *const c_char, model: *mut *mut gm_model) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (place, path) = unsafe { (raw::made(model, "model")?, raw::text(path, "path")?) };
         *place = Box::into_raw(Box::new(gm_model(Model::open(path)?)));
@@ -49,7 +51,7 @@ pub unsafe extern "C" fn gm_model_plan(
     device: *const c_char,
     text: *mut *mut c_char,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (place, model, device) =
             unsafe { (raw::made(text, "text")?, raw::handle(model, "model")?, device_named(device)?) };
@@ -71,20 +73,56 @@ pub unsafe extern "C" fn gm_model_linear(
     threads: *const gm_threads,
     layer: *mut *mut gm_linear,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(layer, "layer") }?;
         // SAFETY: likewise.
-        let (model, tensor, device, threads) = unsafe {
-            (
-                raw::handle(model, "model")?,
-                raw::text(tensor, "tensor")?,
-                device_named(device)?,
-                self::threads(threads),
-            )
-        };
-        let options = LayerOptions { threads, linear: languages::layer_on(device)? };
-        *place = recorded(model.0.linear(tensor, &options)?)?;
+        *place = unsafe { made(model, tensor, device, None, threads) }?;
         Ok(())
     })
+}
+
+/// As `gm_model_linear`, of a layer that goes on as `guard` says where a kernel or its device fails. It keeps the bytes of the matrix; the
+/// model may be freed before it.
+///
+/// # Safety
+/// As for `gm_model_linear`; `guard` is NULL or a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gm_model_linear_guarded(
+    model: *const gm_model,
+    tensor: *const c_char,
+    device: *const c_char,
+    guard: *const gm_guard,
+    threads: *const gm_threads,
+    layer: *mut *mut gm_linear,
+) -> gm_status {
+    attempt(|| {
+        // SAFETY: the caller's promise.
+        let (place, guard) = unsafe { (raw::made(layer, "layer")?, raw::handle(guard, "guard")?) };
+        // SAFETY: likewise.
+        *place = unsafe { made(model, tensor, device, Some(guard.get()), threads) }?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for [`gm_model_linear`].
+unsafe fn made(
+    model: *const gm_model,
+    tensor: *const c_char,
+    device: *const c_char,
+    guard: Option<&languages::Guard>,
+    threads: *const gm_threads,
+) -> Result<*mut gm_linear, Failure> {
+    // SAFETY: the caller's promise.
+    let (model, tensor, device, threads) = unsafe {
+        (
+            raw::handle(model, "model")?,
+            raw::text(tensor, "tensor")?,
+            device_named(device)?,
+            self::threads(threads),
+        )
+    };
+    let options = LayerOptions { threads, linear: languages::layer_on(device)? };
+    Ok(gm_linear::of(Layer::of_model(&model.0, tensor, options, guard)?))
 }

@@ -1,6 +1,6 @@
 //! What this build holds, and how it decides.
 
-use crate::error::{Failure, gm_status, guard};
+use crate::error::{Failure, attempt, gm_status};
 use crate::raw;
 use gristmill::{Device, Prepared, REGISTRY, Shape, json, languages};
 use std::ffi::c_char;
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn gm_string_free(text: *mut c_char) {
 /// `text` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(text, "text") }?;
         *place = raw::owned_json(&json::formats(&REGISTRY))?;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn gm_formats_json(text: *mut *mut c_char) -> gm_status {
 /// `format` is NULL or a text; `text` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_kernels_json(format: *const c_char, text: *mut *mut c_char) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (place, only) = unsafe { (raw::made(text, "text")?, raw::optional_text(format, "format")?) };
         *place = raw::owned_json(&json::kernels(&REGISTRY, only)?)?;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn gm_format_bytes(
     k: usize,
     bytes: *mut usize,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let (format, place) = unsafe { (raw::text(format, "format")?, raw::place(bytes, "bytes")?) };
         *place = REGISTRY.format(format)?.1.tensor_bytes(n, k)?;
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn gm_decide(
     k: usize,
     kernel: *mut *mut c_char,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(kernel, "kernel") }?;
         // SAFETY: likewise.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn gm_explain(
     k: usize,
     text: *mut *mut c_char,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(text, "text") }?;
         // SAFETY: likewise.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn gm_explain_json(
     k: usize,
     text: *mut *mut c_char,
 ) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(text, "text") }?;
         // SAFETY: likewise.

@@ -1,6 +1,6 @@
 //! Threads and workspaces: what a product needs beside its operands.
 
-use crate::error::{Failure, gm_status, guard};
+use crate::error::{Failure, attempt, gm_status};
 use crate::raw;
 use gristmill::{Threads, Workspace};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -43,7 +43,7 @@ impl gm_workspace {
 /// `threads` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_threads_new(count: usize, threads: *mut *mut gm_threads) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(threads, "threads") }?;
         if count == 0 {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn gm_threads_free(threads: *mut gm_threads) {
 /// `workspace` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gm_workspace_new(workspace: *mut *mut gm_workspace) -> gm_status {
-    guard(|| {
+    attempt(|| {
         // SAFETY: the caller's promise.
         let place = unsafe { raw::made(workspace, "workspace") }?;
         *place = Box::into_raw(Box::new(gm_workspace(Mutex::new(Workspace::new()))));

@@ -148,6 +148,46 @@ int main(void) {
     if (!strstr(text, "\"name\":\"matmul.i2_s.") || !strstr(text, "\"fallbacks\":[]")) return 11;
     gm_string_free(text);
 
+    // A layer that does without a kernel from the moment that it is forbidden computes the same.
+    gm_guard *shared = NULL;
+    gm_linear *guarded = NULL;
+    float z[N];
+    char kernel[100] = "";
+    EXPECT(GM_INVALID_ARGUMENT, "guard is NULL", gm_guard_new(0, false, 0, NULL));
+    EXPECT(GM_OK, "", gm_guard_new(1, false, 0, &shared));
+    EXPECT(GM_INVALID_ARGUMENT, "guard is NULL", gm_linear_new_guarded("i2_s", N, K, blocks, BYTES, NULL, NULL, threads, &guarded));
+    EXPECT(GM_SHAPE, "expected 288", gm_linear_new_guarded("i2_s", N, K, blocks, BYTES - 1, NULL, shared, threads, &guarded));
+    EXPECT(GM_INVALID_ARGUMENT, "model is NULL", gm_model_linear_guarded(NULL, "a", NULL, shared, NULL, &guarded));
+    EXPECT(GM_UNKNOWN_NAME, "unknown kernel `matmull`", gm_guard_forbid(shared, "matmull", "a test"));
+    EXPECT(GM_INVALID_ARGUMENT, "why is NULL", gm_guard_forbid(shared, "matmul", NULL));
+    EXPECT(GM_INVALID_ARGUMENT, "text is NULL", gm_guard_quarantined_json(shared, NULL));
+    if (guarded) return 17;
+    EXPECT(GM_OK, "", gm_linear_new_guarded("i2_s", N, K, blocks, BYTES, NULL, shared, threads, &guarded));
+    if (gm_linear_kept_bytes(guarded) != BYTES || gm_linear_kept_bytes(layer) || gm_linear_kept_bytes(NULL)) return 18;
+    EXPECT(GM_OK, "", gm_linear_forward(guarded, x, K, 1, NULL, z, N, workspace, threads));
+    if (memcmp(z, y, sizeof z)) return 19;
+    EXPECT(GM_OK, "", gm_linear_receipt(guarded, &text));
+    const char *name = strstr(text, "matmul.i2_s.");
+    if (!name) return 20;
+    memcpy(kernel, name, strcspn(name, "\""));
+    gm_string_free(text);
+    // The portable kernel is the last one.
+    if (!strstr(kernel, ".scalar")) {
+        EXPECT(GM_OK, "", gm_guard_forbid(shared, kernel, "a test"));
+        EXPECT(GM_OK, "", gm_guard_quarantined_json(shared, &text));
+        if (!strstr(text, kernel) || !strstr(text, "\"why\":\"a test\"")) return 21;
+        gm_string_free(text);
+        memset(z, 0, sizeof z);
+        EXPECT(GM_OK, "", gm_linear_forward(guarded, x, K, 1, NULL, z, N, workspace, threads));
+        if (memcmp(z, y, sizeof z)) return 22;
+        EXPECT(GM_OK, "", gm_linear_receipt(guarded, &text));
+        if (!strstr(text, "\"step\":\"decided-again\"")) return 23;
+        gm_string_free(text);
+    } else {
+        calls += 4;
+    }
+    gm_guard_free(shared), gm_guard_free(NULL), gm_linear_free(guarded);
+
     // A message is of the thread whose call failed; layers are shared.
     EXPECT(GM_INVALID_ARGUMENT, "text is NULL", gm_formats_json(NULL));
     char said[2][200] = {"?", "?"};

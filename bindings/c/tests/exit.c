@@ -44,6 +44,17 @@ static void freed_in_another_order(const char *path) {
     TRY(gm_workspace_new(&workspace));
     TRY(gm_linear_forward(layer, x, K, 1, NULL, after, 8, workspace, NULL));
     if (memcmp(before, after, sizeof before)) exit(4);
+    gm_linear_free(layer);
+
+    // The guard and the model go before their layer.
+    gm_guard *guard;
+    TRY(gm_guard_new(1, true, 10, &guard));
+    TRY(gm_model_open(path, &model));
+    TRY(gm_model_linear_guarded(model, "blk.0.attn_q.weight", NULL, guard, NULL, &layer));
+    gm_model_free(model), gm_guard_free(guard);
+    memset(after, 0, sizeof after);
+    TRY(gm_linear_forward(layer, x, K, 1, NULL, after, 8, workspace, NULL));
+    if (memcmp(before, after, sizeof before)) exit(8);
     gm_workspace_free(workspace), gm_linear_free(layer);
 }
 

@@ -31,6 +31,7 @@ mod qmatmul;
 
 use candle_core::quantized::GgmlDType;
 pub use gristmill::gguf::Model;
+pub use gristmill::languages::Guard;
 pub use gristmill::{Receipt, Threads};
 pub use linear::{Linear, linear, linear_no_bias};
 pub use qmatmul::{Fallback, QMatMul};

@@ -11,10 +11,8 @@ use candle_core::{
 };
 use candle_nn::VarBuilder;
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{
-    Input, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Recording, Registry, Request,
-    Threads, Workspace, languages,
-};
+use gristmill::languages::{self, Guard, Layer};
+use gristmill::{LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Request, Threads, Workspace};
 #[cfg(not(feature = "cuda"))]
 use std::convert::Infallible as Place;
 use std::io::{Read, Seek};
@@ -27,10 +25,9 @@ pub struct Linear(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    layer: gristmill::Linear,
+    layer: Layer,
     bias: Option<Vec<f32>>,
     threads: Arc<Threads>,
-    recording: Recording,
     /// Those that no call uses.
     workspaces: Mutex<Vec<Workspace>>,
     /// `None`: on the processor.
@@ -79,6 +76,18 @@ fn options(device: &Device) -> std::result::Result<(LinearOptions, Option<Place>
     Ok((options, None))
 }
 
+/// The format of a matrix of candle's, and its shape.
+fn known(weights: &QTensor) -> std::result::Result<(&'static str, usize, usize), Refused> {
+    let Some(format) = format_of(weights.dtype()) else {
+        return Err(Refused::NoKernel(Error::Msg(format!(
+            "gristmill has no format for {:?}: use candle's own layer for weights of this type",
+            weights.dtype()
+        ))));
+    };
+    let (n, k) = weights.shape().dims2().map_err(Refused::Wrong)?;
+    Ok((format, n, k))
+}
+
 impl Linear {
     /// A layer of the bytes of a format: `n` rows of `k` weights, which are packed for `device` and not needed afterwards.
     ///
@@ -96,6 +105,24 @@ impl Linear {
         Ok(Linear::of_blocks(format, n, k, blocks, device, threads)?)
     }
 
+    /// As [`Linear::from_blocks`] on the processor, of a layer that goes on as a guard says where a kernel fails. It keeps a copy of the bytes.
+    ///
+    /// # Errors
+    /// As for [`Linear::from_blocks`].
+    pub fn from_blocks_guarded(
+        format: &str,
+        n: usize,
+        k: usize,
+        blocks: &[u8],
+        guard: &Guard,
+        threads: &Arc<Threads>,
+    ) -> Result<Linear> {
+        let matrix = REGISTRY.format(format).and_then(|found| QuantizedMatrix::new(found.1, n, k, blocks));
+        let options = languages::layer_on(gristmill::Device::CPU).map_err(Error::wrap)?;
+        let layer = Layer::of_matrix(&REGISTRY, &matrix.map_err(Error::wrap)?, options, Some(guard), threads);
+        Ok(Linear::of(layer.map_err(Error::wrap)?, None, threads))
+    }
+
     fn of_blocks(
         format: &str,
         n: usize,
@@ -107,20 +134,12 @@ impl Linear {
         let format = REGISTRY.format(format)?.1;
         let matrix = QuantizedMatrix::new(format, n, k, blocks)?;
         let (options, cuda) = options(device)?;
-        let layer = gristmill::Linear::new(&REGISTRY, &matrix, &options, threads)?;
-        Linear::recorded(layer, &REGISTRY, cuda, threads)
+        Ok(Linear::of(Layer::of_matrix(&REGISTRY, &matrix, options, None, threads)?, cuda, threads))
     }
 
-    fn recorded(
-        mut layer: gristmill::Linear,
-        registry: &'static Registry,
-        cuda: Option<Place>,
-        threads: &Arc<Threads>,
-    ) -> std::result::Result<Linear, Refused> {
-        let recording = Recording::new(registry);
-        layer.record(Some(&recording))?;
+    fn of(layer: Layer, cuda: Option<Place>, threads: &Arc<Threads>) -> Linear {
         let (threads, workspaces) = (Arc::clone(threads), Mutex::default());
-        Ok(Linear(Arc::new(Inner { layer, bias: None, threads, recording, workspaces, cuda })))
+        Linear(Arc::new(Inner { layer, bias: None, threads, workspaces, cuda }))
     }
 
     /// A layer of a quantized matrix of candle's, which is not needed afterwards. It is made for the device that the matrix is on;
@@ -137,15 +156,19 @@ impl Linear {
         device: &Device,
         threads: &Arc<Threads>,
     ) -> std::result::Result<Linear, Refused> {
-        let Some(format) = format_of(weights.dtype()) else {
-            return Err(Refused::NoKernel(Error::Msg(format!(
-                "gristmill has no format for {:?}: use candle's own layer for weights of this type",
-                weights.dtype()
-            ))));
-        };
-        let (n, k) = weights.shape().dims2().map_err(Refused::Wrong)?;
+        let (format, n, k) = known(weights)?;
         let blocks = weights.data().map_err(Refused::Wrong)?;
         Linear::of_blocks(format, n, k, &blocks, device, threads)
+    }
+
+    /// As [`Linear::from_qtensor`] on the processor, wherever the matrix is, of a layer that goes on as a guard says where a kernel fails. It keeps
+    /// the bytes of the matrix.
+    ///
+    /// # Errors
+    /// As for [`Linear::from_qtensor`].
+    pub fn from_qtensor_guarded(weights: &QTensor, guard: &Guard, threads: &Arc<Threads>) -> Result<Linear> {
+        let (format, n, k) = known(weights)?;
+        Linear::from_blocks_guarded(format, n, k, &weights.data()?, guard, threads)
     }
 
     /// A layer of the matrix `name` of a GGUF file whose header candle has read.
@@ -172,8 +195,24 @@ impl Linear {
     /// [`Linear::from_blocks`].
     pub fn from_model(model: &Model, name: &str, device: &Device, threads: &Arc<Threads>) -> Result<Linear> {
         let (linear, cuda) = options(device)?;
-        let layer = model.linear(name, &LayerOptions { threads, linear }).map_err(Error::wrap)?;
-        Ok(Linear::recorded(layer, model.registry(), cuda, threads)?)
+        let layer = Layer::of_model(model, name, LayerOptions { threads, linear }, None);
+        Ok(Linear::of(layer.map_err(Error::wrap)?, cuda, threads))
+    }
+
+    /// As [`Linear::from_model`] on the processor, of a layer that goes on as a guard says where a kernel fails. It keeps the bytes of the
+    /// matrix.
+    ///
+    /// # Errors
+    /// As for [`Linear::from_model`].
+    pub fn from_model_guarded(
+        model: &Model,
+        name: &str,
+        guard: &Guard,
+        threads: &Arc<Threads>,
+    ) -> Result<Linear> {
+        let linear = languages::layer_on(gristmill::Device::CPU).map_err(Error::wrap)?;
+        let layer = Layer::of_model(model, name, LayerOptions { threads, linear }, Some(guard));
+        Ok(Linear::of(layer.map_err(Error::wrap)?, None, threads))
     }
 
     /// A layer of a matrix of floats `[n, k]`, quantized on the processor by the default quantizer of a format. It is made for the
@@ -222,9 +261,14 @@ impl Linear {
         self.0.layer.k()
     }
 
-    /// Bytes held for the weights.
+    /// Bytes held for the weights, packed.
     pub fn weight_bytes(&self) -> usize {
         self.0.layer.weight_bytes()
+    }
+
+    /// Bytes that a guard keeps besides; 0 without one.
+    pub fn kept_bytes(&self) -> usize {
+        self.0.layer.kept_bytes()
     }
 
     /// Waits for what was enqueued for this layer and its clones on a GPU, and says what stopped it: activations that are not
@@ -237,9 +281,9 @@ impl Linear {
         self.0.workspaces().iter_mut().try_for_each(Workspace::finish).map_err(Error::wrap)
     }
 
-    /// Which kernels ran for this layer and its clones.
+    /// Which kernels ran for this layer and its clones, and what was done where one failed.
     pub fn receipt(&self) -> Receipt {
-        self.0.recording.receipt()
+        self.0.layer.receipt()
     }
 }
 
@@ -347,12 +391,9 @@ impl CustomOp1 for Inner {
             bail!("gristmill-linear: the input ends before its layout does: {layout:?}")
         };
         let mut y = zeros(m * self.layer.n())?;
-        let size = self.layer.workspace_size(m, &self.threads).map_err(Error::wrap)?;
         let mut workspace = self.workspaces().pop().unwrap_or_default();
-        let done = workspace.grow(size).and_then(|()| {
-            let bias = self.bias.as_deref();
-            self.layer.forward(Input::F32(x), m, bias, &mut y, &mut workspace, &self.threads)
-        });
+        let bias = self.bias.as_deref();
+        let done = self.layer.forward(x, m, bias, &mut y, &mut workspace, &self.threads);
         self.workspaces().push(workspace);
         done.map_err(Error::wrap)?;
         Ok((CpuStorage::F32(y), outputs))
@@ -365,10 +406,12 @@ impl CustomOp1 for Inner {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let Some(place) = &self.cuda else { return self.elsewhere("a CUDA device") };
+        let (Some(place), Some(layer)) = (&self.cuda, self.layer.unguarded()) else {
+            return self.elsewhere("a CUDA device");
+        };
         let Tokens { m, values, outputs } = self.tokens(layout)?;
         let mut workspace = self.workspaces().pop().unwrap_or_default();
-        let done = place.forward(&self.layer, m, storage, values, &mut workspace);
+        let done = place.forward(layer, m, storage, values, &mut workspace);
         self.workspaces().push(workspace);
         Ok((done?, outputs))
     }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use gristmill::{Input, LinearOptions, QuantizedMatrix, REGISTRY, Restrict};
 use gristmill_candle::{
-    Fallback, Linear, Model, QMatMul as Swapped, Threads, format_of, linear, linear_no_bias,
+    Fallback, Guard, Linear, Model, QMatMul as Swapped, Threads, format_of, linear, linear_no_bias,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -330,5 +330,46 @@ fn kernels_in_quarantine_are_left_out() -> Result<()> {
     assert!(receipt.starts_with(&format!("{y:?}")), "the same bits: {receipt}");
     let step = format!(r#""step":"left-out","op":"matmul","format":"q8_0","kernel":"{}""#, product.name());
     assert!(receipt.contains(&step) && receipt.contains("seen before"), "{receipt}");
+    Ok(())
+}
+
+/// Layers under a guard do without a kernel from the moment on that it is forbidden, and compute the same.
+#[test]
+fn guarded_layers_go_on_without_a_kernel() -> Result<()> {
+    let (n, k) = (32, 256);
+    let guard = Guard::new(1, false, 0).expect("a guard");
+    let weights = QTensor::quantize(&values(1, &[n, k])?, GgmlDType::Q8_0)?;
+    let x = values(2, &[3, k])?;
+    let y = bits(&list(&Linear::from_qtensor(&weights, &threads())?.forward(&x)?)?);
+    let layer = Linear::from_qtensor_guarded(&weights, &guard, &threads())?;
+    assert_eq!(layer.kept_bytes(), weights.data()?.len());
+    assert_eq!(bits(&list(&layer.forward(&x)?)?), y);
+    let receipt = layer.receipt();
+    assert!(receipt.recoveries().is_empty());
+    let product = receipt.kernels().iter().find(|kernel| kernel.name().starts_with("matmul."));
+    let product = product.expect("it ran").name();
+    if product.ends_with(".scalar") {
+        println!("ran 0 of 1; skipped 1: there is no other kernel");
+        return Ok(());
+    }
+    assert!(guard.forbid(&REGISTRY, product, "a test").expect("it is known"));
+    assert_eq!(bits(&list(&layer.forward(&x)?)?), y);
+    let receipt = layer.receipt();
+    let steps: Vec<_> =
+        receipt.recoveries().iter().map(|step| (step.step.name(), step.kernel, step.success)).collect();
+    assert_eq!(steps, [("decided-again", product, true)]);
+    // Of a file, and of bytes.
+    let model = Model::open("../../tests/data/gguf/i2_s.gguf").expect("a file");
+    let of_model = |guarded: bool| {
+        let name = "blk.0.attn_q.weight";
+        let layer = if guarded {
+            Linear::from_model_guarded(&model, name, &guard, &threads())?
+        } else {
+            Linear::from_model(&model, name, &Device::Cpu, &threads())?
+        };
+        list(&layer.forward(&x)?).map(|y| bits(&y))
+    };
+    assert_eq!(of_model(true)?, of_model(false)?);
+    assert!(error(Linear::from_blocks_guarded("q8_0", n, k, &[0; 5], &guard, &threads())).contains("5"));
     Ok(())
 }

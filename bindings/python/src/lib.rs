@@ -8,6 +8,7 @@ mod array;
 mod blocks;
 mod detached;
 mod error;
+mod guard;
 mod linear;
 mod model;
 mod query;
@@ -38,6 +39,8 @@ mod module {
     use super::blocks::{dequantize, quantize, tensor_bytes};
     #[pymodule_export]
     use super::error::{DataError, Error, FileError, NoKernelError, ShapeError};
+    #[pymodule_export]
+    use super::guard::PyGuard;
     #[pymodule_export]
     use super::linear::{PyLinear, PyThreads};
     #[pymodule_export]

@@ -3,10 +3,10 @@
 use crate::array::{bytes, overlap, read, written, zeros};
 use crate::detached::detached;
 use crate::error::{ShapeError, exception};
+use crate::guard::PyGuard;
 use crate::query::{device_named, objects};
-use gristmill::{
-    Input, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace, languages,
-};
+use gristmill::languages::{self, Layer};
+use gristmill::{LinearOptions, QuantizedMatrix, REGISTRY, Threads, Workspace};
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -54,26 +54,23 @@ pub(crate) fn options(device: &str) -> PyResult<LinearOptions> {
 /// A layer: `y = x w^T + bias` with quantized weights. May be called by several threads at a time.
 #[pyclass(name = "Linear", module = "gristmill", frozen)]
 pub(crate) struct PyLinear {
-    layer: Linear,
-    recording: Recording,
+    layer: Layer,
     threads: Option<Py<PyThreads>>,
     /// Those that no call uses. Taken and given back with the GIL held, so that no fork meets a locked one.
     workspaces: Mutex<Vec<Workspace>>,
 }
 
 impl PyLinear {
-    /// A layer whose runs are recorded.
-    pub(crate) fn recorded(mut layer: Linear, threads: Option<Py<PyThreads>>) -> PyResult<PyLinear> {
-        let recording = Recording::new(&REGISTRY);
-        layer.record(Some(&recording)).map_err(exception)?;
-        Ok(PyLinear { layer, recording, threads, workspaces: Mutex::default() })
+    pub(crate) fn of(layer: Layer, threads: Option<Py<PyThreads>>) -> PyLinear {
+        PyLinear { layer, threads, workspaces: Mutex::default() }
     }
 }
 
 #[pymethods]
 impl PyLinear {
     #[new]
-    #[pyo3(signature = (format, n, k, blocks, *, threads=None, device="cpu"))]
+    #[expect(clippy::too_many_arguments, reason = "Python gives them by name")]
+    #[pyo3(signature = (format, n, k, blocks, *, threads=None, device="cpu", guard=None))]
     fn new(
         py: Python<'_>,
         format: &str,
@@ -82,14 +79,16 @@ impl PyLinear {
         blocks: &Bound<'_, PyAny>,
         threads: Option<Py<PyThreads>>,
         device: &str,
+        guard: Option<Py<PyGuard>>,
     ) -> PyResult<PyLinear> {
         let blocks = bytes(blocks, "blocks")?;
         let format = REGISTRY.format(format).map_err(exception)?.1;
         let matrix = QuantizedMatrix::new(format, n, k, blocks.as_slice()?).map_err(exception)?;
         let options = options(device)?;
         let used = self::threads(threads.as_ref());
-        let layer = detached(py, || Linear::new(&REGISTRY, &matrix, &options, used)).map_err(exception)?;
-        PyLinear::recorded(layer, threads)
+        let guard = guard.as_ref().map(|guard| guard.get().guard());
+        let layer = detached(py, || Layer::of_matrix(&REGISTRY, &matrix, options, guard, used));
+        Ok(PyLinear::of(layer.map_err(exception)?, threads))
     }
 
     #[getter]
@@ -108,8 +107,13 @@ impl PyLinear {
     }
 
     #[getter]
+    fn kept_bytes(&self) -> usize {
+        self.layer.kept_bytes()
+    }
+
+    #[getter]
     fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        objects(py, &self.recording.receipt().to_json())
+        objects(py, &self.layer.receipt().to_json())
     }
 
     fn __repr__(&self) -> String {
@@ -159,10 +163,7 @@ impl PyLinear {
         let threads = self::threads(self.threads.as_ref());
         let free = || self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
         let mut workspace = free().pop().unwrap_or_default();
-        let done = detached(py, || {
-            workspace.grow(self.layer.workspace_size(m, threads)?)?;
-            self.layer.forward(Input::F32(x), m, bias, values, &mut workspace, threads)
-        });
+        let done = detached(py, || self.layer.forward(x, m, bias, values, &mut workspace, threads));
         free().push(workspace);
         done.map_err(exception)?;
         drop(place);

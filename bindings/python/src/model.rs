@@ -2,10 +2,12 @@
 
 use crate::detached::detached;
 use crate::error::{exception, model_exception};
+use crate::guard::PyGuard;
 use crate::linear::{PyLinear, PyThreads, options, threads};
 use crate::query::{device_named, objects_of};
 use gristmill::gguf::{LayerOptions, Model};
 use gristmill::json;
+use gristmill::languages::Layer;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -26,17 +28,19 @@ impl PyModel {
         objects_of(py, &plan)
     }
 
-    #[pyo3(signature = (name, *, threads=None, device="cpu"))]
+    #[pyo3(signature = (name, *, threads=None, device="cpu", guard=None))]
     fn linear(
         &self,
         py: Python<'_>,
         name: &str,
         threads: Option<Py<PyThreads>>,
         device: &str,
+        guard: Option<Py<PyGuard>>,
     ) -> PyResult<PyLinear> {
         let used = self::threads(threads.as_ref());
         let options = LayerOptions { threads: used, linear: options(device)? };
-        let layer = detached(py, || self.0.linear(name, &options)).map_err(model_exception)?;
-        PyLinear::recorded(layer, threads)
+        let guard = guard.as_ref().map(|guard| guard.get().guard());
+        let layer = detached(py, || Layer::of_model(&self.0, name, options, guard));
+        Ok(PyLinear::of(layer.map_err(model_exception)?, threads))
     }
 }

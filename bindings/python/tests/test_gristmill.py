@@ -77,6 +77,30 @@ def test_a_file_has_the_values_that_another_program_found():
     assert on_rocm[TENSOR]["kernel"] is None and "no kernel" in on_rocm[TENSOR]["reason"]
 
 
+def test_guarded_layers_do_without_what_is_forbidden():
+    guard = gristmill.Guard(check_every=1)
+    x = tokens(1)
+    model = gristmill.Model(GGUF / "i2_s.gguf")
+    plain = model.linear(TENSOR)
+    of_file = model.linear(TENSOR, guard=guard)
+    linear = layer(guard=guard, threads=gristmill.Threads(2))
+    assert linear.kept_bytes == N * K // 4 + 32 and layer().kept_bytes == 0
+    assert numpy.array_equal(linear(x), exact(x)) and numpy.array_equal(of_file(x), plain(x))
+    assert guard.quarantined == [] and "recoveries" not in linear.receipt
+    ran = next(kernel["name"] for kernel in linear.receipt["kernels"] if kernel["name"].startswith("matmul."))
+    if ".scalar" in ran:
+        pytest.skip("there is no other kernel here")
+    assert guard.forbid(ran, "a test") and not guard.forbid(ran, "once more")
+    assert [(kernel["kernel"], kernel["why"]) for kernel in guard.quarantined] == [(ran, "a test")]
+    # All layers under the guard, with the same numbers.
+    assert numpy.array_equal(linear(x), exact(x)) and numpy.array_equal(of_file(x), plain(x))
+    for guarded in (linear, of_file):
+        steps = guarded.receipt["recoveries"]
+        assert [(step["step"], step["kernel"], step["success"]) for step in steps] == [("decided-again", ran, True)]
+    with pytest.raises(gristmill.Error, match="unknown kernel `matmull`"):
+        guard.forbid("matmull", "")
+
+
 def test_blocks_and_back():
     w = ternary()
     blocks = gristmill.quantize("i2_s", w, quantizer="sign")
@@ -312,6 +336,13 @@ def test_the_example_of_the_readme():
     assert (folder / "examples/linear.py").read_text().endswith(program)
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.startswith("(2, 64) matmul.i2_s.")
+
+
+def test_the_guarded_example():
+    program = pathlib.Path(__file__).parents[1] / "examples/guarded.py"
+    said = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, timeout=60)
+    only = not any(k["runs_here"] and k["op"] == "matmul" and k["isa"] != "scalar" for k in gristmill.kernels("i2_s"))
+    assert only or said.stdout.startswith("decided-again matmul.i2_s."), said.stdout
 
 
 TORCH_EXAMPLE = pathlib.Path(__file__).parents[1] / "examples/torch_linear.py"

@@ -7,6 +7,7 @@ use crate::activations::Tokens;
 use crate::error::Error;
 use crate::launch::Launcher;
 use crate::recovery::{Recovery, RecoveryStep};
+use crate::registry::FormatInfo;
 use crate::weights::PackedMatrix;
 use std::time::Instant;
 
@@ -29,7 +30,7 @@ impl Launcher<ProductCode> {
         let told = scratch.get_or_insert_default().goes_in_parts(&why);
         self.run_in_parts(packed, x, y, quantizer, scratch)?;
         if !told {
-            self.went_in_parts(packed, &why, started);
+            self.went_in_parts(packed.layout.format, &why, started);
         }
         Ok(())
     }
@@ -62,12 +63,12 @@ impl Launcher<ProductCode> {
     }
 
     /// Tells of parts that followed one another, as a step of this run.
-    fn went_in_parts(&self, packed: &PackedMatrix, why: &Error, started: Instant) {
+    pub(crate) fn went_in_parts(&self, format: &FormatInfo, why: &Error, started: Instant) {
         let (op, name, id) = (self.entry.op, self.entry.name, self.entry.id);
         self.recovered(Recovery {
             step: RecoveryStep::InParts,
             op,
-            format: packed.layout.format.name.to_owned(),
+            format: format.name.to_owned(),
             kernel: name,
             id,
             reason: why.to_string(),

@@ -164,7 +164,7 @@ impl Scratch {
     }
 
     /// Keeps why tokens follow one another in parts, where a guard asks for it: the first reason since it was asked. Whether it does.
-    pub(super) fn goes_in_parts(&mut self, why: &Error) -> bool {
+    pub(crate) fn goes_in_parts(&mut self, why: &Error) -> bool {
         if self.guarded {
             self.in_parts.get_or_insert_with(|| why.clone());
         }

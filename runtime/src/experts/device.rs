@@ -1,10 +1,10 @@
 //! Experts on a GPU: tokens are sorted by expert here, and everything else is enqueued there.
 
+use super::Experts;
 use super::groups::{self, Groups};
 use super::held::OnDevice;
 use super::routes::Routes;
 use super::sent::{Sent, indices};
-use super::{ExpertInput, Experts};
 use crate::cuda::{
     DeviceActivations, DeviceBuffer, DeviceInput, DeviceScratch, Gpu, Lists, Places, Results, TILE, Tiles,
 };
@@ -13,7 +13,6 @@ use crate::launch::{On, cannot_drive};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
 use crate::workspace::{Workspace, WorkspaceSize};
-use gristmill_spec::vocab::DType;
 use std::sync::Arc;
 
 /// What experts on a GPU multiply: as [`ExpertInput`], there.
@@ -149,44 +148,6 @@ impl Experts {
                 Ok(places)
             }
         }
-    }
-
-    /// The same with everything in the processor's memory, and waited for.
-    pub(super) fn forward_from_memory(
-        &self,
-        input: ExpertInput<'_>,
-        routes: &Routes<'_>,
-        weights: Option<&[f32]>,
-        y: &mut [f32],
-        workspace: &mut Workspace,
-    ) -> Result<(), Error> {
-        let Some(gpu) = self.any().matmul.gpu() else {
-            return Err(cannot_drive(self.any().matmul.entry(), 0));
-        };
-        self.check_results(routes, weights, y.len())?;
-        let (ExpertInput::Tokens(given) | ExpertInput::Pairs(given)) = input else {
-            let (what, device) = ("activations in its memory", self.prepared.device().kind);
-            return Err(Error::ProcessorOnly { what, device });
-        };
-        let dtype = given.dtype();
-        self.any().matmul.check_dtype(dtype)?;
-        let scratch = workspace.gpu.get_or_insert_default();
-        // A fault of earlier runs is theirs.
-        scratch.finish_pending()?;
-        let held = scratch.operands(gpu).held(gpu, given)?;
-        let mut outputs = scratch.operands(gpu).outputs(gpu, &[y.len()])?;
-        let (Some(held), Some(there)) = (held, outputs.first_mut()) else {
-            let expected = vec![DType::F32, DType::F16, DType::Bf16];
-            let kernel = self.any().matmul.entry().name;
-            return Err(Error::WrongInput { kernel, expected, found: dtype });
-        };
-        let input = match input {
-            ExpertInput::Pairs(_) => DeviceExpertInput::Pairs(held.input()),
-            ExpertInput::Tokens(_) | ExpertInput::Quantized(_) => DeviceExpertInput::Tokens(held.input()),
-        };
-        self.forward_on_device(input, routes, weights, there, workspace)?;
-        workspace.finish()?;
-        there.read(y)
     }
 }
 

@@ -13,8 +13,15 @@ pub struct Routes<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Lists<'a> {
-    Each { tokens: usize, per_token: usize },
-    Ends(&'a [usize]),
+    Each {
+        tokens: usize,
+        per_token: usize,
+    },
+    /// Of which so many pairs lie in front.
+    Ends {
+        ends: &'a [usize],
+        before: usize,
+    },
 }
 
 impl<'a> Routes<'a> {
@@ -46,14 +53,14 @@ impl<'a> Routes<'a> {
             let (what, found) = ("the list of experts", experts.len());
             return Err(Error::ShapeMismatch { what, unit: "values", expected, found });
         }
-        Ok(Routes { lists: Lists::Ends(ends), experts })
+        Ok(Routes { lists: Lists::Ends { ends, before: 0 }, experts })
     }
 
     /// How many tokens there are.
     pub fn tokens(&self) -> usize {
         match self.lists {
             Lists::Each { tokens, .. } => tokens,
-            Lists::Ends(ends) => ends.len(),
+            Lists::Ends { ends, .. } => ends.len(),
         }
     }
 
@@ -76,10 +83,52 @@ impl<'a> Routes<'a> {
     pub(crate) fn pairs_of(&self, token: usize) -> Range<usize> {
         match self.lists {
             Lists::Each { per_token, .. } => token * per_token..(token + 1) * per_token,
-            Lists::Ends(ends) => {
-                let begin = token.checked_sub(1).map_or(0, |before| ends[before]);
-                begin..ends[token]
+            Lists::Ends { ends, before } => {
+                let begin = token.checked_sub(1).map_or(before, |previous| ends[previous]);
+                begin - before..ends[token] - before
             }
         }
+    }
+
+    /// The first `tokens`, and those behind them.
+    #[cfg(feature = "cuda")]
+    pub(super) fn split_at(&self, tokens: usize) -> (Routes<'a>, Routes<'a>) {
+        let pairs = tokens.checked_sub(1).map_or(0, |last| self.pairs_of(last).end);
+        let (experts, behind) = self.experts.split_at(pairs);
+        let (first, others) = match self.lists {
+            Lists::Each { tokens: all, per_token } => {
+                (Lists::Each { tokens, per_token }, Lists::Each { tokens: all - tokens, per_token })
+            }
+            Lists::Ends { ends, before } => {
+                let (ends, ends_behind) = ends.split_at(tokens);
+                (Lists::Ends { ends, before }, Lists::Ends { ends: ends_behind, before: before + pairs })
+            }
+        };
+        (Routes { lists: first, experts }, Routes { lists: others, experts: behind })
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_the_pairs_of_their_tokens() -> Result<(), Error> {
+        let experts = [4, 5, 6, 7, 8, 9];
+        for routes in [Routes::each(3, 2, &experts)?, Routes::lists(&[3, 3, 4, 6], &experts)?] {
+            let lists = |routes: &Routes<'_>| -> Vec<Vec<u32>> {
+                (0..routes.tokens()).map(|token| routes.experts()[routes.pairs_of(token)].to_vec()).collect()
+            };
+            let all = lists(&routes);
+            for tokens in 0..=routes.tokens() {
+                let (first, others) = routes.split_at(tokens);
+                assert_eq!([lists(&first), lists(&others)].concat(), all);
+                assert_eq!((first.tokens(), first.pairs() + others.pairs()), (tokens, routes.pairs()));
+                // Parts of parts.
+                let (next, last) = others.split_at(others.tokens() / 2);
+                assert_eq!([lists(&first), lists(&next), lists(&last)].concat(), all);
+            }
+        }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use super::work::{PrologueRows, Work};
 use crate::activations::{Input, QuantizedActivations};
 use crate::device::Device;
 use crate::error::Error;
+use crate::hadamard::Hadamard;
 use crate::linear::{Linear, LinearOptions};
 use crate::prologue::{Prologue, PrologueInput};
 use crate::quantized_buf::QuantizedBuf;
@@ -20,7 +21,6 @@ use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// A [`Linear`] that keeps its quantized weights, and where a kernel panics, computes something else than the portable
@@ -56,7 +56,11 @@ pub struct GuardedLinear<'w>(pub(super) Guard<KeptMatrix<'w>, Linear>);
 
 /// The weights of a layer.
 #[derive(Debug)]
-pub(super) struct KeptMatrix<'w>(QuantizedBuf<'w>);
+pub(super) struct KeptMatrix<'w> {
+    weights: QuantizedBuf<'w>,
+    /// What is done to its inputs.
+    transform: Option<Arc<Hadamard>>,
+}
 
 impl<'w> GuardedLinear<'w> {
     /// The layer. Unlike [`Linear`] it needs `weights` for as long as it lives: own, or lent from a file that is mapped.
@@ -71,8 +75,9 @@ impl<'w> GuardedLinear<'w> {
         guard: GuardOptions,
         threads: &Threads,
     ) -> Result<GuardedLinear<'w>, Error> {
-        let guard = Guard::new(registry, KeptMatrix(weights), options, guard, threads)?;
-        let matrix = &guard.kept.0;
+        let kept = KeptMatrix { weights, transform: None };
+        let guard = Guard::new(registry, kept, options, guard, threads)?;
+        let matrix = &guard.kept.weights;
         if guard.compares() && matrix.n() > 0 {
             let portable = guard.portable();
             portable.one_row(&matrix.matrix(), 0, &portable.options())?;
@@ -80,20 +85,34 @@ impl<'w> GuardedLinear<'w> {
         Ok(GuardedLinear(guard))
     }
 
+    /// As [`Linear::transformed`].
+    ///
+    /// # Errors
+    /// As for [`Linear::transformed`].
+    pub fn transformed(mut self, transform: Arc<Hadamard>) -> Result<GuardedLinear<'w>, Error> {
+        let mut state = self.0.write();
+        if let Some(layer) = state.layer.take() {
+            state.layer = Some(layer.transformed(Arc::clone(&transform))?);
+        }
+        drop(state);
+        self.0.kept.transform = Some(transform);
+        Ok(self)
+    }
+
     /// Rows of the weights: outputs.
     pub fn n(&self) -> usize {
-        self.0.kept.0.n()
+        self.0.kept.weights.n()
     }
 
     /// Elements of a row: inputs.
     pub fn k(&self) -> usize {
-        self.0.kept.0.k()
+        self.0.kept.weights.k()
     }
 
     /// Bytes of the weights that are kept besides [`weight_bytes`](GuardedLinear::weight_bytes): what being able to pack again costs, in the
     /// processor's memory. While weights are packed again on the processor both packings are held; on a GPU the first goes before.
     pub fn kept_bytes(&self) -> usize {
-        self.0.kept.0.data().len()
+        self.0.kept.weights.data().len()
     }
 
     /// As [`Linear::weight_bytes`], at the moment; 0 without a device.
@@ -200,7 +219,7 @@ impl<'w> GuardedLinear<'w> {
             // A run that is good has said how they lie.
             _ => Err(Error::BrokenRegistry {
                 package: self.0.registry.package,
-                at: self.0.kept.0.format().name,
+                at: self.0.kept.weights.format().name,
                 what: "its activations are not quantized",
             }),
         }
@@ -222,12 +241,22 @@ impl<'w> GuardedLinear<'w> {
     }
 }
 
+impl KeptMatrix<'_> {
+    /// A layer of these weights, or of some of them, with what is done to its inputs.
+    fn with_its_inputs(&self, layer: Linear) -> Result<Linear, Error> {
+        match &self.transform {
+            Some(transform) => layer.transformed(Arc::clone(transform)),
+            None => Ok(layer),
+        }
+    }
+}
+
 impl Kept for KeptMatrix<'_> {
     type Layer = Linear;
     type Work<'r> = Work<'r>;
 
     fn format(&self) -> &'static FormatInfo {
-        self.0.format()
+        self.weights.format()
     }
 
     fn make(
@@ -236,7 +265,7 @@ impl Kept for KeptMatrix<'_> {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Linear, Error> {
-        Linear::made(registry, &[self.0.matrix()], options, threads)
+        self.with_its_inputs(Linear::made(registry, &[self.weights.matrix()], options, threads)?)
     }
 
     fn size(layer: &Linear, work: &Work<'_>, threads: &Threads) -> Result<WorkspaceSize, Error> {
@@ -318,7 +347,7 @@ impl Kept for KeptMatrix<'_> {
         workspace: &Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error> {
-        let (n, k, m) = (self.0.n(), self.0.k(), work.m());
+        let (n, k, m) = (self.weights.n(), self.weights.k(), work.m());
         let Some(ran) = Self::kernels_of(layer, work) else { return Ok(None) };
         if m == 0 || n == 0 || k == 0 {
             return Ok(None);
@@ -326,12 +355,12 @@ impl Kept for KeptMatrix<'_> {
         let (row, token) = place(sample, n, m);
         match work {
             Work::Product { input, bias, y, .. } => {
-                let seen = Product { portable, weights: &self.0, layer, ran, input: *input, bias: *bias, y };
+                let seen = Product { portable, weights: self, layer, ran, input: *input, bias: *bias, y };
                 seen.compare(row, token, m)
             }
             Work::OfQuantized { x, bias, y } => {
                 // What quantized them is their layer's to compare.
-                let expected = portable.one_row(&self.0.matrix(), row, &portable.options())?;
+                let expected = portable.one_row(&self.weights.matrix(), row, &portable.options())?;
                 let dense = Dense::of(x, token..token + 1);
                 if dense.scales.iter().any(|scale| scale.is_nan()) {
                     // A token that was set aside: outputs are NaN by another rule.
@@ -345,7 +374,7 @@ impl Kept for KeptMatrix<'_> {
             Work::Quantize { input, layout: Some(layout), .. } => {
                 let found = QuantizedActivations::in_workspace(*layout, m, workspace)?;
                 let found = Dense::of(&found, token..token + 1);
-                let expected = portable.one_row(&self.0.matrix(), 0, &portable.options())?;
+                let expected = portable.one_row(&self.weights.matrix(), 0, &portable.options())?;
                 let (alone, input) = (Threads::single(), tokens_of(*input, token..token + 1, m, k));
                 let mut own = expected.workspace(1, &alone)?;
                 let expected = Dense::of(&expected.quantize(input, 1, &mut own, &alone)?, 0..1);
@@ -354,7 +383,7 @@ impl Kept for KeptMatrix<'_> {
             Work::Prologue { prologue, rows, layout: Some(layout), .. } => {
                 let found = QuantizedActivations::in_workspace(*layout, m, workspace)?;
                 let found = Dense::of(&found, token..token + 1);
-                let expected = portable.one_row(&self.0.matrix(), 0, &portable.options())?;
+                let expected = portable.one_row(&self.weights.matrix(), 0, &portable.options())?;
                 let alone = Threads::single();
                 let (mut own, mut sum) = (expected.workspace(1, &alone)?, vec![0.0; k]);
                 let Some(input) = rows.token(token, k, &mut sum) else { return Ok(None) };
@@ -377,7 +406,7 @@ impl Kept for KeptMatrix<'_> {
 /// A product that was computed.
 struct Product<'a> {
     portable: &'a Portable<'a>,
-    weights: &'a QuantizedBuf<'a>,
+    weights: &'a KeptMatrix<'a>,
     layer: &'a Linear,
     ran: Ran,
     input: Input<'a>,
@@ -388,16 +417,18 @@ struct Product<'a> {
 impl Product<'_> {
     fn compare(&self, row: usize, token: usize, m: usize) -> Result<Option<Seen>, Error> {
         let Product { portable, weights, ran: Ran { kernel, quantizer }, bias, .. } = *self;
-        let (n, k) = (weights.n(), weights.k());
+        let n = weights.weights.n();
         // A plain product of f32, where the policy has one, has bits of its own.
         if kernel.precision() != Some(Precision::Int8) {
             return Ok(None);
         }
         let found = self.y[token * n + row];
-        let input = tokens_of(self.input, token..token + 1, m, k);
+        let input = tokens_of(self.input, token..token + 1, m, weights.weights.k());
         let bias = bias.map(|bias| &bias[row..][..1]);
-        let matrix = weights.matrix();
-        let plain = portable.one_row(&matrix, row, &portable.options())?;
+        let one_row = |options: &LinearOptions| {
+            weights.with_its_inputs(portable.one_row(&weights.weights.matrix(), row, options)?)
+        };
+        let plain = one_row(&portable.options())?;
         let expected = one_output(&plain, input, bias)?;
         if expected.to_bits() == found.to_bits() {
             return Ok(None);
@@ -407,7 +438,7 @@ impl Product<'_> {
             // With what quantized the activations, the portable product gives the same if that is what is wrong.
             Some(quantizer) => {
                 let mixed = portable.behind_its_quantizer(product_of(&plain));
-                let mixed = one_output(&portable.one_row(&matrix, row, &mixed)?, input, bias)?;
+                let mixed = one_output(&one_row(&mixed)?, input, bias)?;
                 if mixed.to_bits() == found.to_bits() { quantizer } else { kernel }
             }
             None => self.quantizer_of_a_gpu(&plain, expected, (row, token, m))?.unwrap_or(kernel),
@@ -423,7 +454,7 @@ impl Product<'_> {
         expected: f32,
         (row, token, m): (usize, usize, usize),
     ) -> Result<Option<&'static Entry>, Error> {
-        let Product { weights, layer, input, bias, .. } = *self;
+        let Product { weights: KeptMatrix { weights, .. }, layer, input, bias, .. } = *self;
         let (n, k) = (weights.n(), weights.k());
         let shape = Shape { m, n, k };
         let product = layer.product_for(shape, input.dtype());

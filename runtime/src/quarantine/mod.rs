@@ -11,7 +11,7 @@ pub(crate) use first_runs::first_run;
 pub use listed::Quarantined;
 
 use crate::error::Error;
-use crate::registry::KernelId;
+use crate::registry::{KernelId, Registry};
 use folder::Folder;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,6 +144,20 @@ impl Quarantine {
     /// forbidden before. What was said first stays. Where the folder could not be written, [`not_kept`](Quarantine::not_kept) says so.
     pub fn add(&self, id: KernelId, why: impl Into<String>) -> bool {
         self.add_kernel(Quarantined { id, kernel: None, why: why.into() })
+    }
+
+    /// The same by the name of a kernel of a registry.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKernel`].
+    pub fn add_by_name(
+        &self,
+        registry: &'static Registry,
+        name: &str,
+        why: impl Into<String>,
+    ) -> Result<bool, Error> {
+        let entry = registry.entry(name)?.entry;
+        Ok(self.add_kernel(Quarantined { id: entry.id, kernel: Some(name.to_owned()), why: why.into() }))
     }
 
     /// The same with the kernel's name.

@@ -67,8 +67,19 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
 
 /// The command line of the process.
 fn words(arguments: &Arguments, folder: &Path) -> Vec<OsString> {
-    let Arguments { device, format, threads, rounds, baseline, tolerance, save_baseline, json, .. } =
-        arguments;
+    let Arguments {
+        device,
+        format,
+        threads,
+        rounds,
+        baseline,
+        tolerance,
+        save_baseline,
+        library,
+        quarantine: _,
+        here: _,
+        json,
+    } = arguments;
     let mut words: Vec<OsString> = vec!["validate".into(), "--here".into()];
     let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
     option("--quarantine", folder.into());
@@ -85,6 +96,10 @@ fn words(arguments: &Arguments, folder: &Path) -> Vec<OsString> {
         if let Some(file) = file {
             option(name, file.into());
         }
+    }
+    if let Some(folder) = library {
+        words.push("--library".into());
+        words.extend(folder.iter().map(|folder| folder.into()));
     }
     words.extend(json.then(|| "--json".into()));
     words

@@ -32,6 +32,10 @@ pub struct Arguments {
     /// Write the times of this run to a file, for `--baseline` of later ones, if nothing failed
     #[arg(long, value_name = "FILE")]
     pub(super) save_baseline: Option<PathBuf>,
+    /// Compare with the products of a C++ library too, whose code then runs in this process: root of a build or installation, or a folder of
+    /// libraries; the usual places without DIR
+    #[arg(long, value_name = "DIR")]
+    pub(super) library: Option<Option<PathBuf>>,
     /// Keep kernels that end the program in a folder, and decide without those in it: the validation runs in a process of its own, as often
     /// as a kernel ends that by SIGILL or another signal. GRISTMILL_QUARANTINE names the folder to programs
     #[arg(long, value_name = "FOLDER")]

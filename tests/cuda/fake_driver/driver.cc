@@ -117,7 +117,9 @@ static bool is_sticky(int error) {
 
 int Device::called() {
     if (calls_until_failed >= 0 && calls_until_failed-- == 0) {
-        failed = true;
+        failures++;
+        calls_until_failed = calls_behind;
+        calls_behind = -1;
         if (!sticky && !is_sticky(fails_with)) return fails_with;
         if (!sticky) sticky = fails_with;
     }
@@ -306,19 +308,20 @@ extern "C" __attribute__((visibility("default"))) bool gm_fake_is_lost(int devic
     return driver().devices[device].lost;
 }
 
-// Call number `calls` of a device from now on fails with this error, once; where a context does not survive the error, so do all calls of
-// the context, and a new one is whole. Below 0: none.
-extern "C" __attribute__((visibility("default"))) void gm_fake_fail(int device, int calls, int error) {
+// Call number `calls` of a device from now on fails with this error, and call number `behind` from there on once more; where a context does not
+// survive the error, so do all calls of the context, and a new one is whole. Below 0: none.
+extern "C" __attribute__((visibility("default"))) void gm_fake_fail(int device, int calls, int behind, int error) {
     GM_LOCK;
     Device& which = driver().devices[device];
     which.calls_until_failed = calls;
+    which.calls_behind = behind;
     which.fails_with = error;
-    which.failed = false;
+    which.failures = 0;
 }
-// Whether it has come to that call.
-extern "C" __attribute__((visibility("default"))) bool gm_fake_has_failed(int device) {
+// How many of these calls it has come to.
+extern "C" __attribute__((visibility("default"))) int gm_fake_failures(int device) {
     GM_LOCK;
-    return driver().devices[device].failed;
+    return driver().devices[device].failures;
 }
 // Inverts all bits of the largest allocation of a device, as failing memory would; its bytes.
 extern "C" __attribute__((visibility("default"))) uint64_t gm_fake_corrupt(int device) {

@@ -212,10 +212,9 @@ struct Device {
     // Lost for good, whatever becomes of its context; calls until then, below 0: never.
     bool lost = false;
     long calls_until_lost = -1;
-    // Calls until one fails, below 0: none does; with what error, and whether it came to that.
-    long calls_until_failed = -1;
-    int fails_with = SUCCESS;
-    bool failed = false;
+    // Calls until one fails, and from there until a second one does, below 0: none does; with what error, and how many did.
+    long calls_until_failed = -1, calls_behind = -1;
+    int fails_with = SUCCESS, failures = 0;
     // Devices whose memory its context reaches, but for that of pools.
     std::set<Device*> peers;
     int index() const;

@@ -2,7 +2,12 @@
 #![cfg(feature = "ggml")]
 
 use gristmill::gguf::{ArrayBuf, GgufWriter, LayerOptions, Model, ModelError, Value};
-use gristmill::{Input, Linear, Quantizer, REGISTRY, Request, Threads};
+use gristmill::vocab::Isa;
+use gristmill::{
+    GuardOptions, Input, Linear, Quantizer, REGISTRY, Recording, RecoveryStep, Request, Shape, Threads,
+    Workspace,
+};
+use std::num::NonZeroU64;
 use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -156,6 +161,56 @@ fn layers_apply_what_the_file_declares() -> Outcome {
     write(&none, &[])?;
     let found = error(&Model::open(&none)?.linear("up", &options)?, &values(ROWS * wide, 1))?;
     assert!(found > 0.5, "{found:e}");
+    Ok(())
+}
+
+/// Under a guard, too, and in layers that it makes anew; runs are compared with products that are transformed likewise.
+#[test]
+fn guarded_layers_apply_it_again() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("m.gguf");
+    write(&path, &declaration())?;
+    let threads = Threads::single();
+    let options = LayerOptions::new(&threads);
+    let model = Model::open(&path)?;
+    let guard = || GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+    for (name, width) in [("up", WIDTHS[0]), ("plain", WIDTHS[0])] {
+        let guard = guard();
+        let quarantine = guard.quarantine.clone();
+        let layer = model.guarded(name, guard, &options)?;
+        let plain = model.linear(name, &options)?;
+        let (x, mut workspace) = (values(width, 99), Workspace::new());
+        let mut expected = vec![f32::NAN; ROWS];
+        plain.forward(
+            Input::F32(&x),
+            1,
+            None,
+            &mut expected,
+            &mut plain.workspace(1, &threads)?,
+            &threads,
+        )?;
+        let recording = Recording::new(&REGISTRY);
+        layer.record(Some(&recording))?;
+        let chosen = plain.prepared().decide(Shape::new(1, ROWS, width)).kernel()?;
+        // The portable kernel is the last one.
+        let runs = if chosen.isa == Some(Isa::Scalar) { 1 } else { 2 };
+        for run in 0..runs {
+            if run == 1 {
+                // What ran is not to be used any more.
+                let kernels = recording.receipt();
+                let product = kernels.kernels().iter().find(|kernel| kernel.name().starts_with("matmul."));
+                quarantine.add(product.ok_or("a product")?.id(), "a test");
+            }
+            workspace.grow(layer.workspace_size(1, &threads)?)?;
+            let mut y = vec![f32::NAN; ROWS];
+            layer.forward(Input::F32(&x), 1, None, &mut y, &mut workspace, &threads)?;
+            assert_eq!(y, expected, "{name}, run {run}");
+        }
+        let steps: Vec<_> = recording.receipt().recoveries().iter().map(|recovery| recovery.step).collect();
+        assert_eq!(steps, vec![RecoveryStep::DecidedAgain; runs - 1], "{name}");
+    }
+    let error = model.guarded("experts", guard(), &options).expect_err("a stack");
+    assert!(matches!(&error, ModelError::Dimensions { tensor, .. } if tensor == "experts"), "{error}");
     Ok(())
 }
 

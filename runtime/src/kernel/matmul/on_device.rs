@@ -9,12 +9,13 @@ use crate::cuda::{
 use crate::error::Error;
 use crate::launch::{Launcher, MatmulCode, On, cannot_drive};
 use crate::reason::{BrokenRule, Rule};
-use crate::registry::Entry;
+use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
 use crate::sizes::{check_len, product_of};
 use crate::weights::PackedMatrix;
 use crate::workspace::Workspace;
 use gristmill_spec::vocab::DType;
+use std::time::Instant;
 
 impl Matmul {
     /// Enqueues the quantization of `m` tokens of `k` elements that are on the kernel's GPU, for this and other products, and does
@@ -63,6 +64,13 @@ impl Matmul {
         match &self.on {
             On::Cpu(_) => None,
             On::Cuda(launcher) => launcher.grouped_tokens(),
+        }
+    }
+
+    /// Tells of parts that followed one another, as a step of a run with weights of this format.
+    pub(crate) fn went_in_parts(&self, format: &FormatInfo, why: &Error, started: Instant) {
+        if let On::Cuda(launcher) = &self.on {
+            launcher.went_in_parts(format, why, started);
         }
     }
 

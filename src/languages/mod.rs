@@ -1,6 +1,12 @@
 //! What bindings to other languages have in common: questions whose words are texts, and how they are decided. Of the environment nothing counts
 //! but kernels in quarantine, and layers are strict: a program gets what it asks for, or an error.
 
+mod guard;
+mod layer;
+
+pub use guard::Guard;
+pub use layer::Layer;
+
 use gristmill_runtime::vocab::{DType, Op};
 use gristmill_runtime::{
     CpuProfile, Device, Error, LinearOptions, Policy, PrecisionMode, Prepared, Registry, Request, Restrict,
