@@ -17,7 +17,7 @@ pub struct Layer {
 /// What runs.
 #[derive(Debug)]
 enum Runs {
-    Plain(Linear),
+    Plain(Box<Linear>),
     Guarded(Box<GuardedLinear<'static>>),
 }
 
@@ -40,7 +40,7 @@ impl Layer {
         threads: &Threads,
     ) -> Result<Layer, Error> {
         let runs = match guard {
-            None => Runs::Plain(Linear::new(registry, weights, &options, threads)?),
+            None => Runs::Plain(Box::new(Linear::new(registry, weights, &options, threads)?)),
             Some(guard) => {
                 let (options, guard) = under(guard, options);
                 let own = QuantizedBuf::rows_of(weights, 0..weights.n())?.into_owned()?;
@@ -61,7 +61,7 @@ impl Layer {
         guard: Option<&Guard>,
     ) -> Result<Layer, ModelError> {
         let runs = match guard {
-            None => Runs::Plain(model.linear(name, &options)?),
+            None => Runs::Plain(Box::new(model.linear(name, &options)?)),
             Some(guard) => {
                 let (linear, guard) = under(guard, options.linear);
                 let options = LayerOptions { linear, ..options };
