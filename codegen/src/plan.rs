@@ -41,6 +41,9 @@ const WORDS_K: u32 = 32;
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
 
+/// The number of which those that `sum_pairs` makes are a multiple.
+const SUM_PAIRS: u32 = 4;
+
 /// The largest half of an activation: 127 is 16 * 8 - 1, and -128 is 16 * -8.
 const SPLIT_ACTIVATION: i64 = 8;
 
@@ -156,16 +159,23 @@ pub struct Staged<'a> {
     pub steps: u32,
     /// Where operands are values times the integers of their runs, how.
     pub scaled: Option<Scaled>,
+    /// What sums of runs are multiplied by waits beside the operands, so that integers are taken apart once too.
+    pub integers: bool,
+    /// Operands are even, and half of each waits: sums in i16 take twice as many and are widened less often.
+    pub halved: bool,
+    /// Fewest tokens for which codes that cost little are decoded once.
+    least: u64,
 }
 
 impl<'a> Staged<'a> {
-    /// The buffer for `pack`; none where it would save nothing, or where each tile of tokens has to decode codes for itself. `wide`:
+    /// The buffer for `pack` and tiles of so many `tokens`; none where it would save nothing, or where each tile has to decode codes for itself. `wide`:
     /// two products leave i16, so each takes more instructions, behind which taking codes apart hides less; with `signs` operands stay
     /// bytes all the same.
     fn new(
         plan: &FormatPlan<'_>,
         pack: &PackPlan<'a>,
         primitives: &Primitives,
+        tokens: u32,
         wide: bool,
         signs: bool,
     ) -> Option<Staged<'a>> {
@@ -175,15 +185,37 @@ impl<'a> Staged<'a> {
         };
         let scaled =
             plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide && !signs));
-        if scaled.is_none() && !(pack.costly() || wide && pack.fields > 1) {
+        let in_pairs = tokens > 1 && (!wide || signs);
+        let integers = scaled.is_none() && primitives.sum_pairs && plan.superblock.is_some() && in_pairs;
+        let costly = pack.costly() || wide && pack.fields > 1;
+        let plain = primitives.stages && pack.plain();
+        if scaled.is_none() && !integers && !costly && !plain {
             return None;
         }
+        // On Zen 3 `q2_k` and `q3_k`, which keep integers, are 4 to 8 % slower at 8 tokens, and others up to 3 % at 16.
+        let least = match (plain, integers) {
+            (false, _) => 0,
+            (true, true) => 16,
+            (true, false) => 32,
+        };
         let words = scaled == Some(Scaled::Words);
         let bytes = matches!(scaled, Some(Scaled::Bytes { .. }));
-        let operands = pack.operands(plan, primitives.direct || words, bytes)?;
+        let mut operands = pack.operands(plan, primitives.direct || words, bytes || integers)?;
+        // A tile for each run, whose sums need no registers beside those that they are widened into before it ends. With the signs of
+        // activations there are none in i16, and loops over smaller tiles are faster.
+        if integers && !signs && plan.unit <= WORDS_K {
+            operands = operands.in_tiles_of(plan.unit);
+        }
+        let halved = integers
+            && !signs
+            && pack.even_operands()
+            && steps_in_i16(0, pack.operand_max.into(), primitives.paired.into()) < (plan.unit / 4).into();
+        if halved {
+            operands.operand_max /= 2;
+        }
         let held = if words { STAGED_K / 2 } else { STAGED_K };
         let steps = (held / step).max(1);
-        (step <= 4 * held).then_some(Staged { operands, step, steps, scaled })
+        (step <= 4 * held).then_some(Staged { operands, step, steps, scaled, integers, halved, least })
     }
 
     /// Fewest tokens for which multiplying operands by the integers of their runs pays. Measured on Zen 5: with vectors of 256 bits
@@ -191,6 +223,7 @@ impl<'a> Staged<'a> {
     pub(crate) fn least_tokens(&self, primitives: &Primitives) -> u64 {
         match self.scaled {
             Some(Scaled::Bytes { halved, .. }) if halved || primitives.lanes < 16 => 24,
+            None => self.least,
             _ => 0,
         }
     }
@@ -271,21 +304,26 @@ impl<'a> MatmulPlan<'a> {
         let tokens = variant.tokens.max(1);
         let biased = primitives.signed && pack.operand_max > 127;
         let (smallest, largest) = if biased { (-128, 127) } else { (0, i64::from(pack.operand_max)) };
-        let unsigned_pairs_in_i16 = steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let in_i16 = |largest| steps_in_i16(smallest, largest, i64::from(primitives.paired));
+        let unsigned_pairs_in_i16 = in_i16(largest);
         let wide = !primitives.direct && unsigned_pairs_in_i16 == 0;
         // A table may hold values as well as their distances from the smallest. -128 has no opposite.
         let opposites = plan.min() >= -127 && plan.max() <= 127;
         let signs = wide && primitives.signs && tokens > 1 && pack.table.is_some() && opposites;
-        let pairs_in_i16 = if signs { 1 } else { unsigned_pairs_in_i16 };
         let staged = match variant.strategy {
             Strategy::Staged if !biased && rows <= packing.rows => {
-                Staged::new(plan, &pack, &primitives, wide, signs)
+                Staged::new(plan, &pack, &primitives, tokens, wide, signs)
             }
             _ => None,
         };
         let tiles = match variant.strategy {
             Strategy::Tiles if primitives.tiles && rows <= packing.rows => Tiles::new(plan, &pack),
             _ => None,
+        };
+        let pairs_in_i16 = match &staged {
+            _ if signs => 1,
+            Some(staged) if staged.halved => in_i16(staged.operands.operand_max.into()),
+            _ => unsigned_pairs_in_i16,
         };
         // What the loops over tokens read.
         let read = staged.as_ref().map_or(&pack, |staged| &staged.operands);
@@ -343,6 +381,12 @@ impl<'a> MatmulPlan<'a> {
         let unit = self.format.unit;
         let whole = unit.is_multiple_of(WORDS_K) && unit.is_multiple_of(self.pack.tile.k);
         self.dot == Dot::Wide && unit != 0 && whole
+    }
+
+    /// Whether the sums of activations of the runs of a super-block are put side by side two by two, once for all rows of a tile.
+    pub fn sums_in_pairs(&self) -> bool {
+        let eights = |of: &SuperBlock| of.runs.is_multiple_of(2 * SUM_PAIRS);
+        self.primitives.sum_pairs && self.format.superblock.as_ref().is_some_and(eights)
     }
 
     /// Whether the multiplication that widens sums in i16 takes the integers of their runs with it, instead of another one for each sum in
@@ -404,6 +448,7 @@ impl<'a> MatmulPlan<'a> {
             (None, _) => "shift and mask",
         };
         let times = match self.staged.as_ref().and_then(|staged| staged.scaled) {
+            None if self.staged.as_ref().is_some_and(|staged| staged.halved) => "halved, ".to_string(),
             None => String::new(),
             Some(Scaled::Bytes { zero: 0, .. }) => "times integers of runs, ".to_string(),
             Some(Scaled::Bytes { zero, halved }) => {

@@ -528,10 +528,41 @@ fn operands_are_staged_where_that_saves_something() {
     assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25, None)));
     // The first of these is AVX2's, where operands above 127 are widened.
     assert_eq!(staged("iq4_nl", "batch", None), Some((32, 16, None)));
-    for plain in ["i2_s", "q4_k", "q8_0", "mxfp4", "iq1_s"] {
+    for plain in ["q8_0", "mxfp4"] {
         assert_eq!(staged(plain, "batch", None), None, "{plain}");
     }
+    // AVX2 stages codes that take a shift and a mask too; AVX-512 leaves them.
+    assert_eq!(staged("i2_s", "batch", None), Some((16, 32, None)));
+    let of_avx512 = variant(&set, |v| v.isa == Isa::Avx512 && v.requires.is_empty() && v.label == "batch");
+    for plain in ["i2_s", "q4_k", "q8_0", "mxfp4", "iq1_s"] {
+        planned(&set, shipped_format(&set, plain), of_avx512, |resolved| {
+            assert!(resolved.staged.is_none(), "{plain}");
+        });
+    }
     assert_eq!(staged("q6_k", "batch", Some(32)), None, "two panels");
+}
+
+/// Integers of runs wait with operands on AVX2, of which half waits where all are even and sums in i16 are too small for a run otherwise.
+#[test]
+fn integers_of_runs_wait_with_operands() {
+    let set = set();
+    let batch = variant(&set, |v| v.isa == Isa::Avx2 && v.label == "batch");
+    let of = |format| {
+        planned(&set, shipped_format(&set, format), batch, |resolved| {
+            let staged = resolved.staged.as_ref().expect("it is staged");
+            (staged.integers, staged.halved, resolved.dot)
+        })
+    };
+    assert_eq!(of("i2_s"), (false, false, Dot::Pairs { tiles: 16 }));
+    // A tile is a run.
+    assert_eq!(of("q4_k"), (true, false, Dot::Pairs { tiles: 1 }));
+    assert_eq!(of("iq1_s"), (true, true, Dot::Pairs { tiles: 1 }));
+    assert_eq!(of("iq3_s"), (true, true, Dot::Pairs { tiles: 1 }));
+    assert_eq!(of("iq3_xxs"), (true, true, Dot::PairsWithin { fields: 2 }));
+    // Runs of sixteen fit as they are, and some values of `iq2_xs` are odd.
+    assert_eq!(of("iq1_m"), (true, false, Dot::Pairs { tiles: 1 }));
+    assert_eq!(of("iq2_xs"), (true, false, Dot::PairsWithin { fields: 1 }));
+    assert_eq!(of("iq4_xs"), (true, false, Dot::PairsWithin { fields: 1 }));
 }
 
 /// Activations are widened once for all rows where a run holds whole vectors of them; a row of any length does not.

@@ -48,7 +48,7 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
     }
     if let Some(staged) = &plan.staged {
         let _ = match staged.scaled {
-            None => write!(name, "_staged"),
+            None => write!(name, "_staged{}", if staged.halved { "_halved" } else { "" }),
             Some(Scaled::Bytes { zero, halved }) => {
                 let halved = if halved { "_halved" } else { "" };
                 write!(name, "_scaled_from{}{halved}", zero.unsigned_abs())

@@ -19,11 +19,21 @@ pub(super) struct Extent {
     pub last: &'static str,
     /// The f32 sums before it.
     pub y: &'static str,
+    /// The integers of runs wait with the codes, at `integers`.
+    pub integers: bool,
+    /// Codes are half of the operands.
+    pub halved: bool,
 }
 
 impl Extent {
     /// A whole row.
-    pub const ROW: Extent = Extent { first: None, last: "a.units", y: "[[simd::splat_f32(0.0); V]; T]" };
+    pub const ROW: Extent = Extent {
+        first: None,
+        last: "a.units",
+        y: "[[simd::splat_f32(0.0); V]; T]",
+        integers: false,
+        halved: false,
+    };
 
     /// The range of super-blocks of `runs` runs, or of runs.
     fn range(&self, runs: bool) -> String {
@@ -204,10 +214,9 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         None => format!("unit * {tiles}"),
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
-    let both = TermsRead { values: true, integers: true };
-    let mut out = terms_of_rows(plan, "scale", both);
+    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: !extent.integers });
     if has_min {
-        out.push_str(&terms_of_rows(plan, "min", both));
+        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
     }
     let (flags, next_flags) = match plan.pack.shifted {
         None => (String::new(), String::new()),
@@ -217,21 +226,28 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         }
     };
     let runs = Runs { plan, of_row: extent.first.is_none(), at, tiles: tiles.to_string(), next_flags };
+    let widens = plan.widens_by_integers();
+    let x_sums = when(has_min || widens && needs_sum(plan), || sum_pairs(plan));
     format!(
         "{constants}
          {out}
          let mut y = {y};
          for block in {blocks} {{
              {ask}
+             {x_sums}
              let mut total = [[simd::zero(); V]; T];
              {flags}
              {runs}
              {scaled}
          }}\n",
         ask = prefetch_of_terms(plan, superblock),
-        runs = if plan.widens_by_integers() { runs.times_integers() } else { runs.then_integers() },
+        runs = match widens {
+            true if extent.integers => runs.times_waiting_integers(extent),
+            true => runs.times_integers(),
+            false => runs.then_integers(),
+        },
         scaled = scaled_sums(plan, superblock, "total[t][i]"),
-        constants = constants(plan, superblock, has_min),
+        constants = when(!extent.integers, || constants(plan, superblock, has_min)),
         y = extent.y,
         blocks = extent.range(true),
     )
@@ -288,7 +304,7 @@ impl Runs<'_> {
             false => ("", String::new(), ""),
             true => (
                 "let mut x_sums = [[simd::zero(); V]; T];\n",
-                add_sums_of_pair("x_sums", "simd::both(integers[0][i], integers[1][i])"),
+                add_sums_of_pair(plan, "x_sums", "simd::both(integers[0][i], integers[1][i])"),
                 "let min = simd::splat(a.min);
                  for t in 0..T { for i in 0..V { total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min); } }\n",
             ),
@@ -318,11 +334,80 @@ impl Runs<'_> {
             sums = sums_times_factors(plan, at, tiles, &factors),
         )
     }
+
+    /// The same with integers that wait, as factors. The zero point comes first, so that nothing but `total` is added to in the loops.
+    fn times_waiting_integers(&self, extent: &Extent) -> String {
+        let Runs { plan, at, tiles, .. } = self;
+        let block = extent.counted("block");
+        let of_run = |run: &str| {
+            format!("simd::load(integers.add(({block} * RUNS + {run}) * ROWS * 4 + i * LANES * 4))")
+        };
+        let zero_point = when(needs_sum(plan), || {
+            format!(
+                "for pair in 0..RUNS / 2 {{
+                     let mut both = [simd::zero(); V];
+                     for i in 0..V {{ both[i] = simd::both({first}, {second}); }}
+                     {of_pair}
+                 }}
+                 let min = simd::splat(a.min);
+                 for t in 0..T {{ for i in 0..V {{ total[t][i] = simd::add_product(simd::zero(), total[t][i], min); }} }}
+                 {whole}",
+                first = of_run("2 * pair"),
+                second = of_run("2 * pair + 1"),
+                of_pair = add_sums_of_pair(plan, "total", "both[i]"),
+                whole = when(extent.halved, || {
+                    "let start = total;\ntotal = [[simd::zero(); V]; T];\n".to_string()
+                }),
+            )
+        });
+        let whole = when(extent.halved, || {
+            let start =
+                when(needs_sum(plan), || "total[t][i] = simd::add(total[t][i], start[t][i]);".to_string());
+            format!(
+                "for t in 0..T {{ for i in 0..V {{
+                     total[t][i] = simd::add(total[t][i], total[t][i]);
+                     {start}
+                 }} }}\n"
+            )
+        });
+        let factors = format!(
+            "let mut factors = [simd::zero(); V];
+             for i in 0..V {{ factors[i] = {}; }}\n",
+            of_run("run")
+        );
+        format!(
+            "{zero_point}
+             for run in 0..RUNS {{
+                 {sums}
+             }}
+             {whole}",
+            sums = sums_times_factors(plan, at, tiles, &factors),
+        )
+    }
+}
+
+/// Statements that put the sums of activations of each two runs of super-block `block` side by side, where the ISA's loops want them so.
+fn sum_pairs(plan: &MatmulPlan<'_>) -> String {
+    when(plan.sums_in_pairs(), || {
+        "// Two by two as i16, from where loads broadcast them.
+         let mut of_pairs = [[0; RUNS / 2]; T];
+         for t in 0..T { of_pairs[t] = simd::sum_pairs(a.x_sums.add((token + t) * a.units + block * RUNS)); }
+         let of_pairs = std::hint::black_box(&of_pairs);\n"
+            .to_string()
+    })
 }
 
 /// Statements that add to `sum[t][i]` the sums of activations of the runs of pair `pair` of super-block `block`, times the integers of
 /// both in the halves of lanes (an expression).
-fn add_sums_of_pair(sum: &str, integers: &str) -> String {
+fn add_sums_of_pair(plan: &MatmulPlan<'_>, sum: &str, integers: &str) -> String {
+    if plan.sums_in_pairs() {
+        return format!(
+            "for t in 0..T {{
+                 let x = simd::splat(of_pairs[t][pair]);
+                 for i in 0..V {{ {sum}[t][i] = simd::add_products({sum}[t][i], {integers}, x); }}
+             }}\n"
+        );
+    }
     format!(
         "for t in 0..T {{
              let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
@@ -486,7 +571,7 @@ fn sums_of_minima(plan: &MatmulPlan<'_>) -> String {
              {}
          }}\n",
         integers_of_pair(plan),
-        add_sums_of_pair("lows", "integers[i]"),
+        add_sums_of_pair(plan, "lows", "integers[i]"),
     )
 }
 

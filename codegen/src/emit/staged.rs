@@ -75,6 +75,10 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         ("TOKENS", &tokens, "Tokens whose sums wait at once."),
     ]);
     let operands = format!("[u8; {k} * ROWS{times_bytes}]");
+    let mut fields = vec![("Operands, tile by tile.", "operands", operands.as_str())];
+    if staged.integers {
+        fields.push(("The integers of their runs, run by run.", "integers", "[u8; STEPS * RUNS * ROWS * 4]"));
+    }
     format!(
         "{imports}
          use std::mem::MaybeUninit;
@@ -89,14 +93,16 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
          {panel}
          {matmul}",
         imports = imports(&[], plan.primitives.module),
-        runs = match (&plan.format.superblock, staged.scaled) {
-            (Some(superblock), Some(_)) => runs::constants(plan, superblock, superblock.min.is_some()),
+        runs = match &plan.format.superblock {
+            Some(superblock) if staged.scaled.is_some() || staged.integers => {
+                runs::constants(plan, superblock, superblock.min.is_some())
+            }
             _ => String::new(),
         },
         trits = trit_tables(plan),
-        buffer = buffer("vectors", &[("Operands, tile by tile.", "operands", &operands)]),
+        buffer = buffer("vectors", &fields),
         stage = stage_of(&decoding, staged, &features),
-        tile = tile(&multiplying, staged.scaled, &features),
+        tile = tile(&multiplying, staged, &features),
         panel = panel(
             plan,
             &features,
@@ -115,6 +121,26 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
 fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
     let min = smallest(plan);
     match staged.scaled {
+        None if staged.integers => stage_runs(
+            plan,
+            features,
+            &OfRuns {
+                doc: "The operands of `V` vectors of rows from `row` in a part, and the integers of their runs.",
+                pointers: "let mut integers = (&raw mut (*part.buffer).integers.0).cast::<u8>();",
+                kept: "for i in 0..V { integers.add(i * LANES * 4).cast::<simd::I>().write(factors[i]); }
+                       integers = integers.add(4 * ROWS);",
+                bytes: 1,
+            },
+            |field| {
+                let to = place_of_operands(field, 1);
+                let operand = match staged.halved {
+                    // Bytes are even, so none gets a bit of its neighbour.
+                    true => format!("simd::shift::<1>(w{field}[i])"),
+                    false => format!("w{field}[i]"),
+                };
+                format!("to.add({to}).cast::<simd::I>().write({operand});")
+            },
+        ),
         None => stage(plan, features, |operand| operand),
         Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, |field| {
             let times = if halved { "half_of_times" } else { "times" };
@@ -221,11 +247,33 @@ pub(super) fn stage_products(
     bytes: u32,
     write: impl Fn(u32) -> String,
 ) -> String {
+    let of = OfRuns {
+        doc: "The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.",
+        pointers: "",
+        kept: "",
+        bytes,
+    };
+    stage_runs(plan, features, &of, write)
+}
+
+/// What a function that decodes super-blocks run by run writes.
+struct OfRuns {
+    doc: &'static str,
+    /// Statements that bind where integers go, and those that keep `factors` there.
+    pointers: &'static str,
+    kept: &'static str,
+    /// Bytes of an operand.
+    bytes: u32,
+}
+
+/// The function that decodes the super-blocks of a part run by run. `write`: as in [`stage_products`].
+fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn(u32) -> String) -> String {
     let (flags, next_flags) = runs::flags_of_runs(plan);
     let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
     if let (Some(_), Some(superblock)) = (plan.pack.shifted, &plan.format.superblock) {
         pointers.push_str(&runs::flag_words(plan, superblock));
     }
+    pointers.push_str(of.pointers);
     let fields: String = in_order(plan)
         .into_iter()
         .map(|field| format!("{}\nfor i in 0..V {{ {} }}\n", decode(plan, field), write(field)))
@@ -236,6 +284,7 @@ pub(super) fn stage_products(
              for run in 0..RUNS {{
                  let mut factors = [simd::zero(); V];
                  for i in 0..V {{ factors[i] = simd::factor({integers}); }}
+                 {kept}
                  for tile in 0..TILES {{
                      let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
                      {load}
@@ -246,11 +295,12 @@ pub(super) fn stage_products(
              }}
          }}",
         integers = runs::integers_of_run(plan),
+        kept = of.kept,
         load = load(plan),
-        times_bytes = times_bytes(bytes),
+        times_bytes = times_bytes(of.bytes),
     );
     let staging = Staging {
-        doc: "The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.",
+        doc: of.doc,
         constants: "/// Tiles of codes of a run.\nconst TILES: usize = STEP_K / RUNS / CODES_K;",
         pointers: &pointers,
         answers: "the codes, the integers and the buffer",
@@ -260,12 +310,14 @@ pub(super) fn stage_products(
 }
 
 /// The function that multiplies a part with some tokens.
-fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String {
+fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
     let float = plan.format.unit != 0;
     let extent = Extent {
         first: Some("part.first"),
         last: "part.last",
         y: "if part.first == 0 { [[simd::splat_f32(0.0); V]; T] } else { waiting.read() }",
+        integers: staged.integers,
+        halved: staged.halved,
     };
     let (vector, name) = if float { ("F", "y") } else { ("I", "dot") };
     let sums = match (plan.format.unit, &plan.format.superblock) {
@@ -277,7 +329,7 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
              }}\n",
             integer_sums(plan, "0", "((part.last - part.first) * (STEP_K / TILE_K))", false)
         ),
-        (_, Some(superblock)) => match scaled {
+        (_, Some(superblock)) => match staged.scaled {
             None => runs::by_superblock(plan, superblock, &extent),
             Some(scaled) => runs::by_products(plan, superblock, &extent, scaled),
         },
@@ -293,6 +345,7 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
     let body = format!(
         "let mut codes = [(&raw const (*part.buffer).operands.0).cast::<u8>(); V];
          for i in 1..V {{ codes[i] = codes[0].add(i * LANES * 4); }}
+         {integers}
          let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS).cast::<[[simd::{vector}; V]; T]>();
          let mut x = [a.x; T];
          for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K); }}
@@ -303,6 +356,9 @@ fn tile(plan: &MatmulPlan<'_>, scaled: Option<Scaled>, features: &str) -> String
          }}
          {whole}
          {epilogue}",
+        integers = when(staged.integers, || {
+            "let integers = (&raw const (*part.buffer).integers.0).cast::<u8>();".to_string()
+        }),
         whole = when(!float, || whole_sums(plan)),
         epilogue = epilogue(plan.format, "V", "T", "y[t][i]"),
     );

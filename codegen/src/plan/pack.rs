@@ -314,16 +314,26 @@ impl<'a> PackPlan<'a> {
         codes * filled + run / f64::from(plan.unit * self.terms.span)
     }
 
-    /// Taking codes apart costs more than a shift, a mask and a byte shuffle for each of two or four fields, which hide behind
+    /// Taking codes apart costs more than a shift, a mask and a byte shuffle for each of two or four fields, which mostly hide behind
     /// multiplications.
     pub(super) fn costly(&self) -> bool {
         self.upper.is_some() || self.trits() || self.fields > 4
     }
 
+    /// Codes, several to a byte, become operands by a shift and a mask.
+    pub(super) fn plain(&self) -> bool {
+        self.fields > 1 && !self.costly() && self.table.is_none() && self.shifted.is_none()
+    }
+
     /// The operands that a staged product decodes these codes to, in the order of k: a byte each, four k of a row side by side. None where
-    /// runs end within a tile, or where what becomes of a code is not known from its place in the tile, unless operands are `scaled`, which
-    /// goes run by run. `direct`: products are summed in i32 at once.
-    pub(super) fn operands(&self, plan: &FormatPlan<'_>, direct: bool, scaled: bool) -> Option<PackPlan<'a>> {
+    /// runs end within a tile, or where what becomes of a code is not known from its place in the tile, unless they are decoded run
+    /// by run (`by_runs`). `direct`: products are summed in i32 at once.
+    pub(super) fn operands(
+        &self,
+        plan: &FormatPlan<'_>,
+        direct: bool,
+        by_runs: bool,
+    ) -> Option<PackPlan<'a>> {
         let whole = plan.unit.is_multiple_of(self.tile.k);
         let rows = self.packing.rows;
         // Several at once, so that sums in i16 are seldom widened. Those in i32 need no more than one: with the addresses of many
@@ -333,7 +343,7 @@ impl<'a> PackPlan<'a> {
             k if k.is_multiple_of(16) => 4,
             k => k / 4,
         };
-        (whole && (scaled || self.shifted.is_none())).then(|| PackPlan {
+        (whole && (by_runs || self.shifted.is_none())).then(|| PackPlan {
             tile: Cow::Owned(Tile {
                 code: TileCode::Bits(8),
                 k: 4 * words,
@@ -350,6 +360,21 @@ impl<'a> PackPlan<'a> {
             shifted: None,
             ..self.clone()
         })
+    }
+
+    /// Operands of [`Self::operands`] in tiles of `k`.
+    pub(super) fn in_tiles_of(self, k: u32) -> PackPlan<'a> {
+        let tile = Tile { k, bytes: k * self.packing.rows, ..self.tile.into_owned() };
+        PackPlan { tile: Cow::Owned(tile), words: k / 4, ..self }
+    }
+
+    /// No operand is odd.
+    pub(super) fn even_operands(&self) -> bool {
+        let shifts = self.shifted.is_none_or(|shifted| shifted.by.is_multiple_of(2));
+        match &self.table {
+            Some(table) => table.iter().all(|operand| operand.is_multiple_of(2)),
+            None => self.spacing > 0 && shifts,
+        }
     }
 
     /// Codes are trits.

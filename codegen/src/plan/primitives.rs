@@ -31,6 +31,11 @@ pub struct Primitives {
     pub times: bool,
     /// It has `factor`, `both`, `times_words` and `words`: the same, integers of two runs, and activations, as i16.
     pub words: bool,
+    /// It has `sum_pairs`: sums of activations of two runs side by side, from where loads broadcast them. What is made of the integers of runs
+    /// waits with staged operands then.
+    pub sum_pairs: bool,
+    /// For many tokens a shift and a mask do not hide behind multiplications, which take two instructions each.
+    pub stages: bool,
     /// It has `split`: activations as two numbers of four bits each.
     pub splits: bool,
     /// It has `signed_pairs` and `values`: products of signed bytes of which two fit in i16.
@@ -60,6 +65,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         matrix: false,
         times: false,
         words: false,
+        sum_pairs: false,
+        stages: false,
         splits: false,
         signs: false,
         tiles: false,
@@ -79,6 +86,8 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
         matrix: false,
         times: false,
         words: false,
+        sum_pairs: false,
+        stages: false,
         splits: false,
         signs: false,
         tiles: false,
@@ -98,7 +107,10 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     match variant.isa {
         Isa::Scalar => None,
         Isa::Sse41 => Some(x86("sse41", 4, false)),
-        Isa::Avx2 => Some(Primitives { words: true, splits: true, signs: true, ..x86("avx2", 8, false) }),
+        Isa::Avx2 => {
+            let x86 = x86("avx2", 8, false);
+            Some(Primitives { words: true, sum_pairs: true, stages: true, splits: true, signs: true, ..x86 })
+        }
         // Sixteen registers: f32 sums wait in memory, which is read once a run.
         Isa::AvxVnni => Some(Primitives { times: true, sums: Some(16), ..x86("avxvnni", 8, true) }),
         Isa::Avx512 if requires(Feature::Avx512vnni) && requires(Feature::Avx512vbmi) => {

@@ -98,6 +98,14 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
                         );
                     }
                 }
+                // Two by two as i16, from where loads broadcast them.
+                let mut of_pairs = [[0; RUNS / 2]; T];
+                for t in 0..T {
+                    of_pairs[t] = simd::sum_pairs(
+                        a.x_sums.add((token + t) * a.units + block * RUNS),
+                    );
+                }
+                let of_pairs = std::hint::black_box(&of_pairs);
                 let mut total = [[simd::zero(); V]; T];
                 for run in 0..RUNS {
                     let unit = block * RUNS + run;
@@ -211,11 +219,7 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
                         );
                     }
                     for t in 0..T {
-                        let of_two = a
-                            .x_sums
-                            .add((token + t) * a.units + block * RUNS + 2 * pair);
-                        // Both fit in sixteen bits.
-                        let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);
+                        let x = simd::splat(of_pairs[t][pair]);
                         for i in 0..V {
                             lows[t][i] = simd::add_products(lows[t][i], integers[i], x);
                         }

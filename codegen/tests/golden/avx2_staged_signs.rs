@@ -16,6 +16,10 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     const STEPS: usize = 2;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
+    /// Runs of a super-block.
+    const RUNS: usize = 8;
+    /// Words that its terms take in a panel.
+    const WORDS: usize = 40;
     /// At an address that vectors want.
     #[repr(align(64))]
     struct Aligned<T>(T);
@@ -23,6 +27,8 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     struct Buffer {
         /// Operands, tile by tile.
         operands: Aligned<[u8; 512 * ROWS]>,
+        /// The integers of their runs, run by run.
+        integers: Aligned<[u8; STEPS * RUNS * ROWS * 4]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -33,7 +39,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
         first: usize,
         last: usize,
     }
-    /// The operands of `V` vectors of rows from `row` in a part.
+    /// The operands of `V` vectors of rows from `row` in a part, and the integers of their runs.
     ///
     /// # Safety
     ///
@@ -42,11 +48,13 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {
         /// Bytes of a tile of codes.
         const TILE_OF_CODES: usize = 64;
+        /// Tiles of codes of a run.
+        const TILES: usize = STEP_K / RUNS / CODES_K;
         /// The prefetch distance in bytes: weights are read once and perhaps from memory.
         const PREFETCH_DISTANCE: usize = 4096;
         /// Rows to a cache line of codes.
         const LINE: usize = 16;
-        // SAFETY: of the whole function: the caller answers for the codes and the buffer.
+        // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
         unsafe {
             let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
             for i in 1..V {
@@ -63,41 +71,71 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
             let table = simd::values(simd::table(&*a.table), a.min);
+            let mut scale_integers = [a.scales.cast::<i8>(); V];
+            for i in 0..V {
+                let row = row + i * LANES;
+                let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
+                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
+            }
+            let mut integers = (&raw mut (*part.buffer).integers.0).cast::<u8>();
             let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-            for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {
-                let at = tile * TILE_OF_CODES;
-                let mut packed0 = [simd::zero(); V];
-                for i in 0..V {
-                    packed0[i] = simd::load(codes[i].add(at));
-                }
-                let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride {
-                    at + PREFETCH_DISTANCE
-                } else {
-                    (at + PREFETCH_DISTANCE).wrapping_add(next)
-                };
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
-                        simd::prefetch(codes[i].wrapping_add(ahead));
+            for block in part.first..part.last {
+                for run in 0..RUNS {
+                    let mut factors = [simd::zero(); V];
+                    for i in 0..V {
+                        factors[i] = simd::factor(
+                            simd::integers(
+                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
+                            ),
+                        );
+                    }
+                    for i in 0..V {
+                        integers.add(i * LANES * 4).cast::<simd::I>().write(factors[i]);
+                    }
+                    integers = integers.add(4 * ROWS);
+                    for tile in 0..TILES {
+                        let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
+                        let mut packed0 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed0[i] = simd::load(codes[i].add(at));
+                        }
+                        let ahead = if V * LANES == ROWS
+                            || at + PREFETCH_DISTANCE < a.stride
+                        {
+                            at + PREFETCH_DISTANCE
+                        } else {
+                            (at + PREFETCH_DISTANCE).wrapping_add(next)
+                        };
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead));
+                            }
+                        }
+                        let mut w0 = [simd::zero(); V];
+                        for i in 0..V {
+                            w0[i] = simd::lookup(
+                                table,
+                                simd::and(packed0[i], simd::bytes(0xf)),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(i * LANES * 4).cast::<simd::I>().write(w0[i]);
+                        }
+                        let mut w1 = [simd::zero(); V];
+                        for i in 0..V {
+                            w1[i] = simd::lookup(
+                                table,
+                                simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(4 * ROWS + i * LANES * 4)
+                                .cast::<simd::I>()
+                                .write(w1[i]);
+                        }
+                        to = to.add(CODES_K * ROWS);
                     }
                 }
-                let mut w0 = [simd::zero(); V];
-                for i in 0..V {
-                    w0[i] = simd::lookup(table, simd::and(packed0[i], simd::bytes(0xf)));
-                }
-                for i in 0..V {
-                    to.add(i * LANES * 4).cast::<simd::I>().write(w0[i]);
-                }
-                let mut w1 = [simd::zero(); V];
-                for i in 0..V {
-                    w1[i] = simd::lookup(
-                        table,
-                        simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
-                    );
-                }
-                for i in 0..V {
-                    to.add(4 * ROWS + i * LANES * 4).cast::<simd::I>().write(w1[i]);
-                }
-                to = to.add(CODES_K * ROWS);
             }
         }
     }
@@ -121,6 +159,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             for i in 1..V {
                 codes[i] = codes[0].add(i * LANES * 4);
             }
+            let integers = (&raw const (*part.buffer).integers.0).cast::<u8>();
             let waiting = (&raw mut (*part.buffer).sums.0)
                 .cast::<u32>()
                 .add(at * ROWS)
@@ -129,17 +168,11 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K);
             }
-            /// Runs of a super-block.
-            const RUNS: usize = 8;
-            /// Words that its terms take in a panel.
-            const WORDS: usize = 40;
             let mut scales = [a.scales.cast::<u16>(); V];
-            let mut scale_integers = [a.scales.cast::<i8>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
                 let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
                 scales[i] = panel.cast::<u16>().add(row % ROWS);
-                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
             }
             let mut y = if part.first == 0 {
                 [[simd::splat_f32(0.0); V]; T]
@@ -148,56 +181,55 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             };
             for block in part.first..part.last {
                 let mut total = [[simd::zero(); V]; T];
-                for pair in 0..RUNS / 2 {
-                    let mut integers = [[simd::zero(); V]; 2];
-                    for of_pair in 0..2 {
-                        let run = 2 * pair + of_pair;
-                        let mut factors = [simd::zero(); V];
+                for run in 0..RUNS {
+                    let mut factors = [simd::zero(); V];
+                    for i in 0..V {
+                        factors[i] = simd::load(
+                            integers
+                                .add(
+                                    ((block - part.first) * RUNS + run) * ROWS * 4
+                                        + i * LANES * 4,
+                                ),
+                        );
+                    }
+                    for tile in ((block - part.first) * RUNS + run)
+                        * 4..((block - part.first) * RUNS + run) * 4 + 4
+                    {
+                        let (at, k) = (tile * TILE, tile * TILE_K);
+                        let mut packed0 = [simd::zero(); V];
                         for i in 0..V {
-                            integers[of_pair][i] = simd::integers(
-                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
-                            );
-                            factors[i] = simd::factor(integers[of_pair][i]);
+                            packed0[i] = simd::load(codes[i].add(at));
                         }
-                        for tile in ((block - part.first) * RUNS + run)
-                            * 4..((block - part.first) * RUNS + run) * 4 + 4
-                        {
-                            let (at, k) = (tile * TILE, tile * TILE_K);
-                            let mut packed0 = [simd::zero(); V];
+                        let mut w0 = [simd::zero(); V];
+                        for i in 0..V {
+                            w0[i] = packed0[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k));
                             for i in 0..V {
-                                packed0[i] = simd::load(codes[i].add(at));
+                                total[t][i] = simd::add_products(
+                                    total[t][i],
+                                    simd::signed_pairs(simd::zero_pairs(), w0[i], x),
+                                    factors[i],
+                                );
                             }
-                            let mut w0 = [simd::zero(); V];
+                        }
+                        let mut packed1 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed1[i] = simd::load(codes[i].add(at + 64));
+                        }
+                        let mut w1 = [simd::zero(); V];
+                        for i in 0..V {
+                            w1[i] = packed1[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k + 4));
                             for i in 0..V {
-                                w0[i] = packed0[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k));
-                                for i in 0..V {
-                                    total[t][i] = simd::add_products(
-                                        total[t][i],
-                                        simd::signed_pairs(simd::zero_pairs(), w0[i], x),
-                                        factors[i],
-                                    );
-                                }
-                            }
-                            let mut packed1 = [simd::zero(); V];
-                            for i in 0..V {
-                                packed1[i] = simd::load(codes[i].add(at + 64));
-                            }
-                            let mut w1 = [simd::zero(); V];
-                            for i in 0..V {
-                                w1[i] = packed1[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k + 4));
-                                for i in 0..V {
-                                    total[t][i] = simd::add_products(
-                                        total[t][i],
-                                        simd::signed_pairs(simd::zero_pairs(), w1[i], x),
-                                        factors[i],
-                                    );
-                                }
+                                total[t][i] = simd::add_products(
+                                    total[t][i],
+                                    simd::signed_pairs(simd::zero_pairs(), w1[i], x),
+                                    factors[i],
+                                );
                             }
                         }
                     }

@@ -16,6 +16,10 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
     const STEPS: usize = 2;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
+    /// Runs of a super-block.
+    const RUNS: usize = 16;
+    /// Words that its terms take in a panel.
+    const WORDS: usize = 72;
     /// At an address that vectors want.
     #[repr(align(64))]
     struct Aligned<T>(T);
@@ -23,6 +27,8 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
     struct Buffer {
         /// Operands, tile by tile.
         operands: Aligned<[u8; 512 * ROWS]>,
+        /// The integers of their runs, run by run.
+        integers: Aligned<[u8; STEPS * RUNS * ROWS * 4]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -33,7 +39,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
         first: usize,
         last: usize,
     }
-    /// The operands of `V` vectors of rows from `row` in a part.
+    /// The operands of `V` vectors of rows from `row` in a part, and the integers of their runs.
     ///
     /// # Safety
     ///
@@ -42,11 +48,13 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
     unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {
         /// Bytes of a tile of codes.
         const TILE_OF_CODES: usize = 192;
+        /// Tiles of codes of a run.
+        const TILES: usize = STEP_K / RUNS / CODES_K;
         /// The prefetch distance in bytes: weights are read once and perhaps from memory.
         const PREFETCH_DISTANCE: usize = 4096;
         /// Rows to a cache line of codes.
         const LINE: usize = 16;
-        // SAFETY: of the whole function: the caller answers for the codes and the buffer.
+        // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
         unsafe {
             let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
             for i in 1..V {
@@ -62,82 +70,119 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
+            let mut scale_integers = [a.scales.cast::<i8>(); V];
+            for i in 0..V {
+                let row = row + i * LANES;
+                let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
+                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
+            }
+            let mut integers = (&raw mut (*part.buffer).integers.0).cast::<u8>();
             let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-            for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {
-                let at = tile * TILE_OF_CODES;
-                let mut upper0 = [simd::zero(); V];
-                for i in 0..V {
-                    upper0[i] = simd::load(codes[i].add(at));
-                }
-                let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride {
-                    at + PREFETCH_DISTANCE
-                } else {
-                    (at + PREFETCH_DISTANCE).wrapping_add(next)
-                };
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
-                        simd::prefetch(codes[i].wrapping_add(ahead));
+            for block in part.first..part.last {
+                for run in 0..RUNS {
+                    let mut factors = [simd::zero(); V];
+                    for i in 0..V {
+                        factors[i] = simd::factor(
+                            simd::integers(
+                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
+                            ),
+                        );
+                    }
+                    for i in 0..V {
+                        integers.add(i * LANES * 4).cast::<simd::I>().write(factors[i]);
+                    }
+                    integers = integers.add(4 * ROWS);
+                    for tile in 0..TILES {
+                        let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
+                        let mut upper0 = [simd::zero(); V];
+                        for i in 0..V {
+                            upper0[i] = simd::load(codes[i].add(at));
+                        }
+                        let ahead = if V * LANES == ROWS
+                            || at + PREFETCH_DISTANCE < a.stride
+                        {
+                            at + PREFETCH_DISTANCE
+                        } else {
+                            (at + PREFETCH_DISTANCE).wrapping_add(next)
+                        };
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead));
+                            }
+                        }
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                            }
+                        }
+                        for i in 0..V {
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead + 128));
+                            }
+                        }
+                        let mut packed0 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed0[i] = simd::load(codes[i].add(at + 64));
+                        }
+                        let mut w0 = [simd::zero(); V];
+                        for i in 0..V {
+                            w0[i] = simd::or(
+                                simd::and(packed0[i], simd::bytes(0xf)),
+                                simd::and(
+                                    simd::shift_left::<4>(upper0[i]),
+                                    simd::bytes(0x30),
+                                ),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(i * LANES * 4).cast::<simd::I>().write(w0[i]);
+                        }
+                        let mut w1 = [simd::zero(); V];
+                        for i in 0..V {
+                            w1[i] = simd::or(
+                                simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
+                                simd::and(
+                                    simd::shift_left::<2>(upper0[i]),
+                                    simd::bytes(0x30),
+                                ),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(4 * ROWS + i * LANES * 4)
+                                .cast::<simd::I>()
+                                .write(w1[i]);
+                        }
+                        let mut packed1 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed1[i] = simd::load(codes[i].add(at + 128));
+                        }
+                        let mut w2 = [simd::zero(); V];
+                        for i in 0..V {
+                            w2[i] = simd::or(
+                                simd::and(packed1[i], simd::bytes(0xf)),
+                                simd::and(upper0[i], simd::bytes(0x30)),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(8 * ROWS + i * LANES * 4)
+                                .cast::<simd::I>()
+                                .write(w2[i]);
+                        }
+                        let mut w3 = [simd::zero(); V];
+                        for i in 0..V {
+                            w3[i] = simd::or(
+                                simd::and(simd::shift::<4>(packed1[i]), simd::bytes(0xf)),
+                                simd::and(simd::shift::<2>(upper0[i]), simd::bytes(0x30)),
+                            );
+                        }
+                        for i in 0..V {
+                            to.add(12 * ROWS + i * LANES * 4)
+                                .cast::<simd::I>()
+                                .write(w3[i]);
+                        }
+                        to = to.add(CODES_K * ROWS);
                     }
                 }
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
-                        simd::prefetch(codes[i].wrapping_add(ahead + 64));
-                    }
-                }
-                for i in 0..V {
-                    if (i * LANES).is_multiple_of(LINE) {
-                        simd::prefetch(codes[i].wrapping_add(ahead + 128));
-                    }
-                }
-                let mut packed0 = [simd::zero(); V];
-                for i in 0..V {
-                    packed0[i] = simd::load(codes[i].add(at + 64));
-                }
-                let mut w0 = [simd::zero(); V];
-                for i in 0..V {
-                    w0[i] = simd::or(
-                        simd::and(packed0[i], simd::bytes(0xf)),
-                        simd::and(simd::shift_left::<4>(upper0[i]), simd::bytes(0x30)),
-                    );
-                }
-                for i in 0..V {
-                    to.add(i * LANES * 4).cast::<simd::I>().write(w0[i]);
-                }
-                let mut w1 = [simd::zero(); V];
-                for i in 0..V {
-                    w1[i] = simd::or(
-                        simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
-                        simd::and(simd::shift_left::<2>(upper0[i]), simd::bytes(0x30)),
-                    );
-                }
-                for i in 0..V {
-                    to.add(4 * ROWS + i * LANES * 4).cast::<simd::I>().write(w1[i]);
-                }
-                let mut packed1 = [simd::zero(); V];
-                for i in 0..V {
-                    packed1[i] = simd::load(codes[i].add(at + 128));
-                }
-                let mut w2 = [simd::zero(); V];
-                for i in 0..V {
-                    w2[i] = simd::or(
-                        simd::and(packed1[i], simd::bytes(0xf)),
-                        simd::and(upper0[i], simd::bytes(0x30)),
-                    );
-                }
-                for i in 0..V {
-                    to.add(8 * ROWS + i * LANES * 4).cast::<simd::I>().write(w2[i]);
-                }
-                let mut w3 = [simd::zero(); V];
-                for i in 0..V {
-                    w3[i] = simd::or(
-                        simd::and(simd::shift::<4>(packed1[i]), simd::bytes(0xf)),
-                        simd::and(simd::shift::<2>(upper0[i]), simd::bytes(0x30)),
-                    );
-                }
-                for i in 0..V {
-                    to.add(12 * ROWS + i * LANES * 4).cast::<simd::I>().write(w3[i]);
-                }
-                to = to.add(CODES_K * ROWS);
             }
         }
     }
@@ -161,6 +206,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
             for i in 1..V {
                 codes[i] = codes[0].add(i * LANES * 4);
             }
+            let integers = (&raw const (*part.buffer).integers.0).cast::<u8>();
             let waiting = (&raw mut (*part.buffer).sums.0)
                 .cast::<u32>()
                 .add(at * ROWS)
@@ -169,17 +215,11 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K);
             }
-            /// Runs of a super-block.
-            const RUNS: usize = 16;
-            /// Words that its terms take in a panel.
-            const WORDS: usize = 72;
             let mut scales = [a.scales.cast::<u16>(); V];
-            let mut scale_integers = [a.scales.cast::<i8>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
                 let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
                 scales[i] = panel.cast::<u16>().add(row % ROWS);
-                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
             }
             let mut y = if part.first == 0 {
                 [[simd::splat_f32(0.0); V]; T]
@@ -187,109 +227,128 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                 waiting.read()
             };
             for block in part.first..part.last {
+                // Two by two as i16, from where loads broadcast them.
+                let mut of_pairs = [[0; RUNS / 2]; T];
+                for t in 0..T {
+                    of_pairs[t] = simd::sum_pairs(
+                        a.x_sums.add((token + t) * a.units + block * RUNS),
+                    );
+                }
+                let of_pairs = std::hint::black_box(&of_pairs);
                 let mut total = [[simd::zero(); V]; T];
-                let mut x_sums = [[simd::zero(); V]; T];
                 for pair in 0..RUNS / 2 {
-                    let mut integers = [[simd::zero(); V]; 2];
-                    for of_pair in 0..2 {
-                        let run = 2 * pair + of_pair;
-                        let mut factors = [simd::zero(); V];
-                        for i in 0..V {
-                            integers[of_pair][i] = simd::integers(
-                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
-                            );
-                            factors[i] = simd::factor(integers[of_pair][i]);
-                        }
-                        for tile in ((block - part.first) * RUNS
-                            + run)..((block - part.first) * RUNS + run) + 1
-                        {
-                            let (at, k) = (tile * TILE, tile * TILE_K);
-                            let mut sum = [[simd::zero_pairs(); V]; T];
-                            let mut packed0 = [simd::zero(); V];
-                            for i in 0..V {
-                                packed0[i] = simd::load(codes[i].add(at));
-                            }
-                            let mut w0 = [simd::zero(); V];
-                            for i in 0..V {
-                                w0[i] = packed0[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k));
-                                for i in 0..V {
-                                    sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
-                                }
-                            }
-                            let mut packed1 = [simd::zero(); V];
-                            for i in 0..V {
-                                packed1[i] = simd::load(codes[i].add(at + 64));
-                            }
-                            let mut w1 = [simd::zero(); V];
-                            for i in 0..V {
-                                w1[i] = packed1[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k + 4));
-                                for i in 0..V {
-                                    total[t][i] = simd::add_products(
-                                        total[t][i],
-                                        simd::pairs(sum[t][i], w1[i], x),
-                                        factors[i],
-                                    );
-                                }
-                            }
-                            let mut packed2 = [simd::zero(); V];
-                            for i in 0..V {
-                                packed2[i] = simd::load(codes[i].add(at + 128));
-                            }
-                            let mut w2 = [simd::zero(); V];
-                            for i in 0..V {
-                                w2[i] = packed2[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k + 8));
-                                for i in 0..V {
-                                    sum[t][i] = simd::pairs(simd::zero_pairs(), w2[i], x);
-                                }
-                            }
-                            let mut packed3 = [simd::zero(); V];
-                            for i in 0..V {
-                                packed3[i] = simd::load(codes[i].add(at + 192));
-                            }
-                            let mut w3 = [simd::zero(); V];
-                            for i in 0..V {
-                                w3[i] = packed3[i];
-                            }
-                            for t in 0..T {
-                                let x = simd::broadcast(x[t].add(k + 12));
-                                for i in 0..V {
-                                    total[t][i] = simd::add_products(
-                                        total[t][i],
-                                        simd::pairs(sum[t][i], w3[i], x),
-                                        factors[i],
-                                    );
-                                }
-                            }
-                        }
+                    let mut both = [simd::zero(); V];
+                    for i in 0..V {
+                        both[i] = simd::both(
+                            simd::load(
+                                integers
+                                    .add(
+                                        ((block - part.first) * RUNS + 2 * pair) * ROWS * 4
+                                            + i * LANES * 4,
+                                    ),
+                            ),
+                            simd::load(
+                                integers
+                                    .add(
+                                        ((block - part.first) * RUNS + 2 * pair + 1) * ROWS * 4
+                                            + i * LANES * 4,
+                                    ),
+                            ),
+                        );
                     }
                     for t in 0..T {
-                        let of_two = a
-                            .x_sums
-                            .add((token + t) * a.units + block * RUNS + 2 * pair);
-                        // Both fit in sixteen bits.
-                        let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);
+                        let x = simd::splat(of_pairs[t][pair]);
                         for i in 0..V {
-                            x_sums[t][i] = simd::add_products(
-                                x_sums[t][i],
-                                simd::both(integers[0][i], integers[1][i]),
-                                x,
-                            );
+                            total[t][i] = simd::add_products(total[t][i], both[i], x);
                         }
                     }
                 }
                 let min = simd::splat(a.min);
                 for t in 0..T {
                     for i in 0..V {
-                        total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min);
+                        total[t][i] = simd::add_product(simd::zero(), total[t][i], min);
+                    }
+                }
+                for run in 0..RUNS {
+                    let mut factors = [simd::zero(); V];
+                    for i in 0..V {
+                        factors[i] = simd::load(
+                            integers
+                                .add(
+                                    ((block - part.first) * RUNS + run) * ROWS * 4
+                                        + i * LANES * 4,
+                                ),
+                        );
+                    }
+                    for tile in ((block - part.first) * RUNS
+                        + run)..((block - part.first) * RUNS + run) + 1
+                    {
+                        let (at, k) = (tile * TILE, tile * TILE_K);
+                        let mut sum = [[simd::zero_pairs(); V]; T];
+                        let mut packed0 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed0[i] = simd::load(codes[i].add(at));
+                        }
+                        let mut w0 = [simd::zero(); V];
+                        for i in 0..V {
+                            w0[i] = packed0[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k));
+                            for i in 0..V {
+                                sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
+                            }
+                        }
+                        let mut packed1 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed1[i] = simd::load(codes[i].add(at + 64));
+                        }
+                        let mut w1 = [simd::zero(); V];
+                        for i in 0..V {
+                            w1[i] = packed1[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k + 4));
+                            for i in 0..V {
+                                total[t][i] = simd::add_products(
+                                    total[t][i],
+                                    simd::pairs(sum[t][i], w1[i], x),
+                                    factors[i],
+                                );
+                            }
+                        }
+                        let mut packed2 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed2[i] = simd::load(codes[i].add(at + 128));
+                        }
+                        let mut w2 = [simd::zero(); V];
+                        for i in 0..V {
+                            w2[i] = packed2[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k + 8));
+                            for i in 0..V {
+                                sum[t][i] = simd::pairs(simd::zero_pairs(), w2[i], x);
+                            }
+                        }
+                        let mut packed3 = [simd::zero(); V];
+                        for i in 0..V {
+                            packed3[i] = simd::load(codes[i].add(at + 192));
+                        }
+                        let mut w3 = [simd::zero(); V];
+                        for i in 0..V {
+                            w3[i] = packed3[i];
+                        }
+                        for t in 0..T {
+                            let x = simd::broadcast(x[t].add(k + 12));
+                            for i in 0..V {
+                                total[t][i] = simd::add_products(
+                                    total[t][i],
+                                    simd::pairs(sum[t][i], w3[i], x),
+                                    factors[i],
+                                );
+                            }
+                        }
                     }
                 }
                 for t in 0..T {

@@ -335,6 +335,27 @@ pub unsafe fn words<const N: usize>(p: *const i8) -> [[i32; N]; 2] {
     words
 }
 
+/// `N` pairs of neighbouring sums, which fit in sixteen bits, as i16: for [`add_products`] with the integers of [`both`].
+///
+/// # Safety
+///
+/// Twice `N` sums are readable at `p`; `N` is a multiple of four.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn sum_pairs<const N: usize>(p: *const i32) -> [i32; N] {
+    const { assert!(N.is_multiple_of(4)) };
+    let mut pairs = [0; N];
+    for at in (0..N).step_by(4) {
+        // SAFETY: the caller answers for the sums, and `at` lies four below the end of the array or further.
+        unsafe {
+            let of_four: *const __m128i = p.add(2 * at).cast();
+            let of_four = _mm_packs_epi32(_mm_loadu_si128(of_four), _mm_loadu_si128(of_four.add(1)));
+            _mm_storeu_si128(pairs.as_mut_ptr().add(at).cast(), of_four);
+        }
+    }
+    pairs
+}
+
 /// An integer of each row, for [`times`] and [`times_words`]: in both halves of its lane.
 #[inline]
 #[target_feature(enable = "avx2")]
