@@ -167,7 +167,7 @@ impl<'a> GuardedBatch<'a> {
             let seen = match (run.sample, layer) {
                 (Some(sample), Some(layer)) => {
                     let (portable, work) = (guard.portable(), product.work());
-                    guard.kept.compare(&portable, layer, &work, &Workspace::new(), sample)?
+                    guard.kept.compare(&portable, layer, &work, &mut Workspace::new(), sample)?
                 }
                 _ => None,
             };

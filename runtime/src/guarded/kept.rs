@@ -115,6 +115,12 @@ pub(super) trait Kept: Debug {
         threads: &Threads,
     ) -> Result<(), Error>;
 
+    /// Whether the operands of a run lie on the layer's GPU: then it goes nowhere else, and what is lost with the GPU can't be done again.
+    fn lies_on_device(work: &Self::Work<'_>) -> bool {
+        let _ = work;
+        false
+    }
+
     /// The kernels of a run; `None` where none runs.
     fn kernels_of(layer: &Self::Layer, work: &Self::Work<'_>) -> Option<Ran>;
 
@@ -131,7 +137,7 @@ pub(super) trait Kept: Debug {
         portable: &Portable<'_>,
         layer: &Self::Layer,
         work: &Self::Work<'_>,
-        workspace: &Workspace,
+        workspace: &mut Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error>;
 }

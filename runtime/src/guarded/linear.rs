@@ -2,12 +2,18 @@
 
 use super::check::{Dense, Portable, differs, one_output, place, product_of, tokens_of};
 use super::device::tells_of_parts;
+#[cfg(feature = "cuda")]
+use super::fetched::Fetched;
 use super::guard::Guard;
 use super::kept::{Kept, Ran};
+#[cfg(feature = "cuda")]
+use super::lost::release;
 use super::options::GuardOptions;
 use super::seen::Seen;
 use super::work::{PrologueRows, Work};
 use crate::activations::{Input, QuantizedActivations};
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
@@ -170,6 +176,34 @@ impl<'w> GuardedLinear<'w> {
         self.0.run(&mut Work::Product { input, m, bias, y }, workspace, threads)
     }
 
+    /// As [`Linear::forward_on_device`], with the steps that keep the operands where they are: without memory, or after a call that the device's
+    /// context survives, what the workspace and the device's pool keep is given back, and the product enqueued again; kernels in quarantine are left.
+    /// A run that is compared is waited for, copies a token there and back, and is not while a stream is captured. What replays a graph is no
+    /// run of a layer.
+    ///
+    /// # Errors
+    /// As for [`Linear::forward_on_device`] and [`forward`](GuardedLinear::forward). Where the device is lost, so are the operands, and the error is
+    /// the caller's under each policy: it drops what it holds there, and the next run begins by opening the device again. What goes wrong behind a
+    /// run is told by [`Workspace::finish`], without a step: [`let_go_of_lost`](GuardedLinear::let_go_of_lost).
+    #[cfg(feature = "cuda")]
+    pub fn forward_on_device(
+        &self,
+        input: DeviceInput<'_>,
+        m: usize,
+        bias: Option<&DeviceBuffer<f32>>,
+        y: &mut DeviceBuffer<f32>,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        self.0.run(&mut Work::OnDevice { input, m, bias, y }, workspace, &Threads::single())
+    }
+
+    /// Lets go of the layer's GPU where it is lost by `error`, and so do all guarded layers and experts on it: a program whose operands lay there
+    /// learns of the loss where it waits, and can open the device again when nobody holds it. Their next runs open it again too.
+    #[cfg(feature = "cuda")]
+    pub fn let_go_of_lost(&self, error: &Error) {
+        release(self.0.options.device, error);
+    }
+
     /// As [`Linear::quantize`], with steps for the kernel that quantizes. Which guarded layers read the same is asked when they do:
     /// [`forward_quantized`](GuardedLinear::forward_quantized).
     ///
@@ -271,9 +305,7 @@ impl Kept for KeptMatrix<'_> {
     fn size(layer: &Linear, work: &Work<'_>, threads: &Threads) -> Result<WorkspaceSize, Error> {
         match work {
             Work::OfQuantized { .. } => Ok(WorkspaceSize::default()),
-            Work::Product { m, .. } | Work::Quantize { m, .. } | Work::Prologue { m, .. } => {
-                layer.workspace_size(*m, threads)
-            }
+            work => layer.workspace_size(work.m(), threads),
         }
     }
 
@@ -286,6 +318,8 @@ impl Kept for KeptMatrix<'_> {
     ) -> Result<(), Error> {
         match work {
             Work::Product { input, m, bias, y } => layer.forward(*input, *m, *bias, y, workspace, threads),
+            #[cfg(feature = "cuda")]
+            Work::OnDevice { input, m, bias, y } => layer.forward_on_device(*input, *m, *bias, y, workspace),
             Work::OfQuantized { x, bias, y } => match layer.forward_quantized(x, *bias, y, threads) {
                 // Who quantized them had the layer that was here before.
                 Err(Error::ActivationLayout { .. }) if remade => {
@@ -308,6 +342,10 @@ impl Kept for KeptMatrix<'_> {
         }
     }
 
+    fn lies_on_device(work: &Work<'_>) -> bool {
+        work.lies_on_device()
+    }
+
     fn kernels_of(layer: &Linear, work: &Work<'_>) -> Option<Ran> {
         let m = work.m();
         let shape = Shape { m, n: layer.n(), k: layer.k() };
@@ -320,6 +358,8 @@ impl Kept for KeptMatrix<'_> {
                 let quantizer = matmul.processor_quantizer(*input, shape).ok().flatten();
                 Some(Ran { kernel: matmul.entry(), quantizer: quantizer.map(|quantizer| quantizer.entry) })
             }
+            #[cfg(feature = "cuda")]
+            Work::OnDevice { input, .. } => Some(only(layer.product_for(shape, input.dtype())?.entry())),
             Work::OfQuantized { .. } => Some(only(layer.product_for(some, DType::I8)?.entry())),
             Work::Quantize { input, .. } => {
                 let matmul = layer.product_for(some, input.dtype())?;
@@ -344,7 +384,7 @@ impl Kept for KeptMatrix<'_> {
         portable: &Portable<'_>,
         layer: &Linear,
         work: &Work<'_>,
-        workspace: &Workspace,
+        workspace: &mut Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error> {
         let (n, k, m) = (self.weights.n(), self.weights.k(), work.m());
@@ -357,6 +397,22 @@ impl Kept for KeptMatrix<'_> {
             Work::Product { input, bias, y, .. } => {
                 let seen = Product { portable, weights: self, layer, ran, input: *input, bias: *bias, y };
                 seen.compare(row, token, m)
+            }
+            #[cfg(feature = "cuda")]
+            Work::OnDevice { input, bias, y, .. } => {
+                let Some(here) = Fetched::from_device(layer, *input, *bias, y, workspace)? else {
+                    return Ok(None);
+                };
+                let product = Product {
+                    portable,
+                    weights: self,
+                    layer,
+                    ran,
+                    input: here.input(),
+                    bias: here.bias.as_deref(),
+                    y: &here.y,
+                };
+                product.compare(row, token, m)
             }
             Work::OfQuantized { x, bias, y } => {
                 // What quantized them is their layer's to compare.

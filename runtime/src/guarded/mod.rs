@@ -8,6 +8,8 @@ mod check;
 mod device;
 mod experts;
 mod failure;
+#[cfg(feature = "cuda")]
+mod fetched;
 mod guard;
 mod kept;
 mod linear;

@@ -59,9 +59,9 @@ impl<K: Kept> Guard<K, K::Layer> {
         state.layer.is_none() || state.away.as_ref().is_some_and(is_due)
     }
 
-    /// Whether the policy lets it move to the processor.
-    fn moves(&self) -> bool {
-        self.options.policy == Policy::Cpu && self.options.device != Device::CPU
+    /// Whether the policy lets it move to the processor, with the operands of this run.
+    fn moves(&self, work: &K::Work<'_>) -> bool {
+        self.options.policy == Policy::Cpu && self.options.device != Device::CPU && !K::lies_on_device(work)
     }
 
     /// Steps, each with a run behind it, until one is good or nothing is left; so many were done before.
@@ -82,7 +82,7 @@ impl<K: Kept> Guard<K, K::Layer> {
         }
         match self.obey(&mut state, &run, work).map_err(Failure::from) {
             Ok(()) => {}
-            Err(Failure::Refused(error @ Error::NoKernel(_))) if self.moves() => {
+            Err(Failure::Refused(error @ Error::NoKernel(_))) if self.moves(work) => {
                 failed = Some(Failure::Device(error));
             }
             Err(Failure::Refused(error)) => return Err(error),
@@ -113,13 +113,13 @@ impl<K: Kept> Guard<K, K::Layer> {
             if let Some(Step { step, kernel, why, made: Err(error) }) = &step {
                 self.note(&state, work, (*step, kernel, why), (attempt, false, started));
                 let error = error.clone();
-                state.left_behind(kernel, &error, run.number, self.moves());
+                state.left_behind(kernel, &error, run.number, self.moves(work));
                 match (step, error) {
                     // It goes on where it was.
                     (RecoveryStep::Returned, _) => {}
                     (_, error) if is_of_device(&error) => failed = Some(Failure::Device(error)),
                     (_, error @ Error::NoKernel(_))
-                        if self.moves() && !tried.steps.contains(&RecoveryStep::MovedToProcessor) =>
+                        if self.moves(work) && !tried.steps.contains(&RecoveryStep::MovedToProcessor) =>
                     {
                         failed = Some(Failure::Device(error));
                     }
@@ -180,14 +180,22 @@ impl<K: Kept> Guard<K, K::Layer> {
         let first = match &error {
             // Of those that are left there is none for this run.
             Error::NoKernel(_) => None,
+            // The operands are lost with it.
+            error if is_lost(error) && K::lies_on_device(work) => None,
             error if is_lost(error) => Some(RecoveryStep::Reopened),
             _ => Some(RecoveryStep::FreedMemory),
         };
-        let steps = [first, self.moves().then_some(RecoveryStep::MovedToProcessor)];
+        let steps = [first, self.moves(work).then_some(RecoveryStep::MovedToProcessor)];
         let left = steps.into_iter().flatten().find(|step| !tried.steps.contains(step));
         let kernel = Self::kernel_at_fault(state, work, &error);
         let cause = tried.cause.get_or_insert_with(|| error.clone()).clone();
-        let (Some(step), Some(kernel)) = (left, kernel) else { return Err(cause) };
+        let (Some(step), Some(kernel)) = (left, kernel) else {
+            if let Some(kernel) = kernel.filter(|_| is_lost(&error)) {
+                // The next run opens it again, of which nobody may hold anything then.
+                self.leave(state, (kernel, cause.clone()), run, workspace);
+            }
+            return Err(cause);
+        };
         tried.steps.push(step);
         let why = error.to_string();
         if step == RecoveryStep::FreedMemory {
@@ -197,15 +205,25 @@ impl<K: Kept> Guard<K, K::Layer> {
             }
             return Ok(Step { step, kernel, why, made });
         }
-        // It can be opened again only when nobody holds it, and has no room for the weights twice.
-        state.layer = None;
-        forget(workspace, Some(self.options.device));
-        state.away = Some(Away { kernel, error: cause, tried: run.number });
+        self.leave(state, (kernel, cause), run, workspace);
         let made = match step {
             RecoveryStep::Reopened => self.to_device(state, run.threads),
             _ => self.remake(state, run.threads),
         };
         Ok(Step { step, kernel, why, made })
+    }
+
+    /// Lets go of the GPU: it can be opened again only when nobody holds it, and has no room for the weights twice.
+    fn leave(
+        &self,
+        state: &mut State<K::Layer>,
+        (kernel, error): (&'static Entry, Error),
+        run: &Run<'_>,
+        workspace: &mut Workspace,
+    ) {
+        state.layer = None;
+        forget(workspace, Some(self.options.device));
+        state.away = Some(Away { kernel, error, tried: run.number });
     }
 
     /// Tries the GPU again, where the layer is on the processor or nowhere.
@@ -268,7 +286,7 @@ impl<K: Kept> Guard<K, K::Layer> {
             self.note(state, work, step, (number, made.is_ok(), started));
         }
         if let (Err(error), Some((kernel, _))) = (&made, found.first()) {
-            state.left_behind(kernel, error, run.number, self.moves());
+            state.left_behind(kernel, error, run.number, self.moves(work));
         }
         made
     }

@@ -1,12 +1,22 @@
 //! What a guarded layer is asked to do.
 
 use crate::activations::{ActivationLayout, Input, QuantizedActivations};
+#[cfg(feature = "cuda")]
+use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::prologue::{Prologue, PrologueInput, Rows};
 
 /// A run of a layer, with the results that it writes.
 pub(super) enum Work<'r> {
     /// The product of activations.
     Product { input: Input<'r>, m: usize, bias: Option<&'r [f32]>, y: &'r mut [f32] },
+    /// The same on the layer's GPU, enqueued.
+    #[cfg(feature = "cuda")]
+    OnDevice {
+        input: DeviceInput<'r>,
+        m: usize,
+        bias: Option<&'r DeviceBuffer<f32>>,
+        y: &'r mut DeviceBuffer<f32>,
+    },
     /// The product of activations that are quantized already.
     OfQuantized { x: &'r QuantizedActivations<'r>, bias: Option<&'r [f32]>, y: &'r mut [f32] },
     /// Activations quantized into the workspace.
@@ -21,6 +31,17 @@ impl Work<'_> {
         match self {
             Work::Product { m, .. } | Work::Quantize { m, .. } | Work::Prologue { m, .. } => *m,
             Work::OfQuantized { x, .. } => x.m(),
+            #[cfg(feature = "cuda")]
+            Work::OnDevice { m, .. } => *m,
+        }
+    }
+
+    /// Whether the operands lie on the layer's GPU, so that nothing else can do it.
+    pub(super) fn lies_on_device(&self) -> bool {
+        match self {
+            #[cfg(feature = "cuda")]
+            Work::OnDevice { .. } => true,
+            _ => false,
         }
     }
 }
