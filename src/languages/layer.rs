@@ -21,9 +21,8 @@ enum Runs {
     Guarded(Box<GuardedLinear<'static>>),
 }
 
-/// How a layer is made under a guard, and what it does.
+/// What a layer under a guard is made with, and what its guard is.
 fn under(guard: &Guard, options: LinearOptions) -> (LinearOptions, GuardOptions) {
-    // What is in quarantine now is in the guard's.
     (LinearOptions { policy: guard.policy, ..options }, guard.options.clone())
 }
 

@@ -15,7 +15,7 @@ use crate::sizes::{check_len, product_of};
 use crate::workspace::{Workspace, WorkspaceSize};
 use std::sync::Arc;
 
-/// What experts on a GPU multiply: as [`ExpertInput`], there.
+/// What experts on a GPU multiply: as [`ExpertInput`](super::ExpertInput), there.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceExpertInput<'a> {
     /// A row for each token, which all its experts get.
