@@ -447,14 +447,14 @@ impl<'a> MatmulPlan<'a> {
             (None, _) if matches!(self.dot, Dot::Direct { shift_free: true }) => "mask",
             (None, _) => "shift and mask",
         };
-        let times = match self.staged.as_ref().and_then(|staged| staged.scaled) {
-            None if self.staged.as_ref().is_some_and(|staged| staged.halved) => "halved, ".to_string(),
-            None => String::new(),
-            Some(Scaled::Bytes { zero: 0, .. }) => "times integers of runs, ".to_string(),
-            Some(Scaled::Bytes { zero, halved }) => {
+        let times = match self.staged.as_ref().map(|staged| (staged.scaled, staged.halved)) {
+            None | Some((None, false)) => String::new(),
+            Some((None, true)) => "halved, ".to_string(),
+            Some((Some(Scaled::Bytes { zero: 0, .. }), _)) => "times integers of runs, ".to_string(),
+            Some((Some(Scaled::Bytes { zero, halved }), _)) => {
                 format!("times integers of runs less {zero}, {}", if halved { "halved, " } else { "" })
             }
-            Some(Scaled::Words) => "times integers of runs as i16, ".to_string(),
+            Some((Some(Scaled::Words), _)) => "times integers of runs as i16, ".to_string(),
         };
         let waiting = self.staged.as_ref().map(|staged| staged.step * staged.steps);
         let decode = match waiting.or(self.tiles.map(|tiles| tiles.step * tiles.steps)) {

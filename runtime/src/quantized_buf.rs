@@ -16,6 +16,13 @@ pub struct QuantizedBuf<'a> {
     data: Cow<'a, [u8]>,
 }
 
+/// Room for so many bytes.
+fn room(required: usize) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
+    Ok(bytes)
+}
+
 impl<'a> QuantizedBuf<'a> {
     /// Checks that `data` is as long as the shape says.
     ///
@@ -49,9 +56,7 @@ impl<'a> QuantizedBuf<'a> {
         let data = if tail.is_empty() {
             Cow::Borrowed(part)
         } else {
-            let required = part.len().saturating_add(tail.len());
-            let mut own = Vec::new();
-            own.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
+            let mut own = room(part.len().saturating_add(tail.len()))?;
             own.extend_from_slice(part);
             own.extend_from_slice(tail);
             Cow::Owned(own)
@@ -78,9 +83,7 @@ impl<'a> QuantizedBuf<'a> {
         // Also refuses what is no whole blocks.
         let before = format.row_bytes(columns.start)? - header;
         let row = format.row_bytes(columns.len())?;
-        let required = format.tensor_bytes(n, columns.len())?;
-        let mut own = Vec::new();
-        own.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
+        let mut own = room(format.tensor_bytes(n, columns.len())?)?;
         // The length of the data was compared with the shape, so all of these are in it.
         let data = matrix.data();
         let whole = matrix.row_bytes();
@@ -101,8 +104,7 @@ impl<'a> QuantizedBuf<'a> {
         let data = match data {
             Cow::Owned(own) => own,
             Cow::Borrowed(lent) => {
-                let mut own = Vec::new();
-                own.try_reserve_exact(lent.len()).map_err(|_| Error::OutOfMemory { required: lent.len() })?;
+                let mut own = room(lent.len())?;
                 own.extend_from_slice(lent);
                 own
             }

@@ -70,6 +70,19 @@ impl Outcome {
     }
 }
 
+/// A product that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The format of its weights.
+    pub format: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Tokens.
+    pub m: usize,
+    /// The first output that differs, and how.
+    pub what: String,
+}
+
 /// Why nothing can be validated.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {

@@ -1,11 +1,9 @@
 //! Products beside those of a C++ library: another program's idea of a format.
 
-use super::asked::{Options, Outcome, ValidateError};
-use super::products::{Inputs, Problem, outcome, product};
-use super::tensor::{layer, matrix, row_of};
-use crate::compare::{CompareError, TOLERANCE, largest_error};
+use super::asked::{Outcome, Problem, ValidateError};
+use crate::QuantizedMatrix;
+use crate::compare::{CompareError, CppKernels, CppProduct, TOLERANCE, largest_error};
 use crate::registry::FormatInfo;
-use crate::{Registry, Threads};
 use serde::Serialize;
 
 /// Products beside those of a C++ library.
@@ -34,63 +32,57 @@ pub struct NotCompared {
     pub why: String,
 }
 
-pub(super) fn check(
-    registry: &'static Registry,
-    options: &Options<'_>,
-    formats: &[&'static FormatInfo],
-    threads: &Threads,
-) -> Result<LibraryCheck, ValidateError> {
-    let mut check = LibraryCheck {
-        outcome: Outcome::NotRun,
-        library: options.library.map(|theirs| theirs.path().display().to_string()),
-        agree: 0,
-        disagree: Vec::new(),
-        largest_error: None,
-        not_compared: Vec::new(),
-    };
-    let Some(theirs) = options.library else { return Ok(check) };
-    for format in formats {
-        let k = row_of(format, Inputs::LEAST_K);
-        let Some(weights) = matrix(registry, format, (Inputs::ROWS, k), 8, options)? else { continue };
-        let Some(ours) = layer(registry, &weights, options.device, options.restrict(), threads)? else {
-            continue;
-        };
-        let function = match theirs.product(format) {
-            Ok(function) => function,
-            // A library that means another format by the number is as good as one without it.
-            Err(error @ (CompareError::NoProduct { .. } | CompareError::OtherFormat { .. })) => {
-                let why = match error {
-                    CompareError::NoProduct { reason, .. } => reason,
-                    error => error.to_string(),
-                };
-                check.not_compared.push(NotCompared { format: format.name.to_owned(), why });
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        for m in Inputs::TOKENS {
-            let x = Inputs::activations(format, m, k);
-            let (y, kernel) = product(&ours, m, &x, threads)?;
-            let mut z = vec![f32::NAN; y.len()];
-            function.run(&weights.matrix(), &x, m, &mut z)?;
-            let error = largest_error(&y, &z);
-            if error <= TOLERANCE {
-                check.agree += 1;
-                check.largest_error = Some(check.largest_error.map_or(error, |known| known.max(error)));
-                continue;
-            }
-            let what = format!(
-                "differs from {} by {error:.1e} of its largest output; up to {TOLERANCE} agrees",
-                function.function()
-            );
-            check.disagree.push(Problem {
-                format: format.name.to_owned(),
-                kernel: kernel.to_owned(),
-                m,
-                what,
-            });
+impl LibraryCheck {
+    /// Nothing is compared yet.
+    pub(super) fn new(theirs: Option<&CppKernels>) -> LibraryCheck {
+        LibraryCheck {
+            outcome: Outcome::NotRun,
+            library: theirs.map(|theirs| theirs.path().display().to_string()),
+            agree: 0,
+            disagree: Vec::new(),
+            largest_error: None,
+            not_compared: Vec::new(),
         }
     }
-    check.outcome = outcome(check.agree, check.disagree.len());
-    Ok(check)
+
+    /// The library's product of a format; none is noted with its reason.
+    pub(super) fn product<'l>(
+        &mut self,
+        theirs: &'l CppKernels,
+        format: &'static FormatInfo,
+    ) -> Result<Option<CppProduct<'l>>, ValidateError> {
+        let why = match theirs.product(format) {
+            Ok(product) => return Ok(Some(product)),
+            Err(CompareError::NoProduct { reason, .. }) => reason,
+            // A library that means another format by the number is as good as one without it.
+            Err(error @ CompareError::OtherFormat { .. }) => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        self.not_compared.push(NotCompared { format: format.name.to_owned(), why });
+        Ok(None)
+    }
+
+    /// Compares `ours` with the library's product of the same weights and activations. `problem` says of what kernel it is.
+    pub(super) fn compare(
+        &mut self,
+        theirs: &CppProduct<'_>,
+        weights: &QuantizedMatrix<'_>,
+        (x, m): (&[f32], usize),
+        ours: &[f32],
+        problem: impl Fn(String) -> Problem,
+    ) -> Result<(), ValidateError> {
+        let mut z = vec![f32::NAN; ours.len()];
+        theirs.run(weights, x, m, &mut z)?;
+        let error = largest_error(ours, &z);
+        if error <= TOLERANCE {
+            self.agree += 1;
+            self.largest_error = Some(self.largest_error.map_or(error, |known| known.max(error)));
+        } else {
+            self.disagree.push(problem(format!(
+                "differs from {} by {error:.1e} of its largest output; up to {TOLERANCE} agrees",
+                theirs.function()
+            )));
+        }
+        Ok(())
+    }
 }

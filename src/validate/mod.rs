@@ -14,10 +14,10 @@ mod tensor;
 
 use crate::registry::Entry;
 use crate::{Registry, Threads};
-pub use asked::{Options, Outcome, ValidateError};
+pub use asked::{Options, Outcome, Problem, ValidateError};
 pub use baseline::{Baseline, Time};
 pub use library::{LibraryCheck, NotCompared};
-pub use products::{Accuracy, CrossCheck, Problem};
+pub use products::{Accuracy, CrossCheck};
 pub use rounds::Memory;
 use serde::Serialize;
 pub use speed::Speed;
@@ -72,8 +72,7 @@ pub fn validate(
 ) -> Result<Validation, ValidateError> {
     let began = Instant::now();
     let formats = tensor::formats(registry, options.formats)?;
-    let (accuracy, cross_check) = products::check(registry, options, &formats, threads)?;
-    let library = library::check(registry, options, &formats, threads)?;
+    let (accuracy, cross_check, library) = products::check(registry, options, &formats, threads)?;
     let machine = speed::machine(options.device)?;
     let speed = speed::measure(registry, options, &machine, &formats, threads)?;
     let memory = rounds::watch(registry, options, &formats, threads)?;

@@ -1,6 +1,7 @@
 //! Products of every format: the oracle's bits, and those of another way of computing them.
 
-use super::asked::{Options, Outcome, ValidateError};
+use super::asked::{Options, Outcome, Problem, ValidateError};
+use super::library::LibraryCheck;
 use super::tensor::{layer, matrix, row_of};
 use crate::cli::random::Random;
 use crate::oracle::{FormatOracle, Int8Row, Oracle};
@@ -9,35 +10,12 @@ use crate::vocab::{DeviceKind, Isa};
 use crate::{Device, Error, Input, Linear, QuantizedBuf, Registry, Restrict, Shape, Threads};
 use serde::Serialize;
 
-/// The shapes of the products, and what goes into them.
-pub(super) struct Inputs;
-
-impl Inputs {
-    /// Tokens: a decode step, and a few together.
-    pub(super) const TOKENS: [usize; 2] = [1, 5];
-    /// Rows of the weights: more than a tile and no whole number of them.
-    pub(super) const ROWS: usize = 70;
-    /// Elements of a row, at least.
-    pub(super) const LEAST_K: usize = 512;
-
-    /// Random activations of `m` tokens.
-    pub(super) fn activations(format: &FormatInfo, m: usize, k: usize) -> Vec<f32> {
-        Random::new(2, format.name).gauss_vec(m * k, 1.0)
-    }
-}
-
-/// A product that is not as it must be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// The format of its weights.
-    pub format: String,
-    /// The kernel.
-    pub kernel: String,
-    /// Tokens.
-    pub m: usize,
-    /// The first output that differs, and how.
-    pub what: String,
-}
+/// Tokens of the products: a decode step, and a few together.
+const TOKENS: [usize; 2] = [1, 5];
+/// Rows of the weights: more than a tile and no whole number of them.
+const ROWS: usize = 70;
+/// Elements of a row, at least.
+const LEAST_K: usize = 512;
 
 /// Products against the oracle, which shares no code with kernels.
 #[derive(Clone, Debug, Serialize)]
@@ -67,8 +45,8 @@ pub struct CrossCheck {
     pub different: Vec<Problem>,
 }
 
-/// The outputs of a layer for some activations, and the kernel that gave them.
-pub(super) fn product(
+/// The outputs of a layer for random activations, and the kernel that gave them.
+fn product(
     layer: &Linear,
     m: usize,
     x: &[f32],
@@ -114,7 +92,7 @@ pub(super) fn check(
     options: &Options<'_>,
     formats: &[&'static FormatInfo],
     threads: &Threads,
-) -> Result<(Accuracy, CrossCheck), ValidateError> {
+) -> Result<(Accuracy, CrossCheck, LibraryCheck), ValidateError> {
     let oracle = Oracle::new(registry)?;
     let device = options.device;
     let (against, restrict) = match device.kind {
@@ -130,9 +108,10 @@ pub(super) fn check(
     };
     let mut cross =
         CrossCheck { outcome: Outcome::NotRun, against: against.to_owned(), same: 0, different: Vec::new() };
+    let mut library = LibraryCheck::new(options.library);
     for format in formats {
-        let k = row_of(format, Inputs::LEAST_K);
-        let Some(weights) = matrix(registry, format, (Inputs::ROWS, k), 8, options)? else {
+        let k = row_of(format, LEAST_K);
+        let Some(weights) = matrix(registry, format, (ROWS, k), 8, options)? else {
             accuracy.without_quantizer.push(format.name.to_owned());
             continue;
         };
@@ -142,17 +121,24 @@ pub(super) fn check(
         };
         let other = layer(registry, &weights, Device::CPU, restrict.clone(), threads)?;
         let meaning = oracle.format(format.name)?;
-        for m in Inputs::TOKENS {
-            let x = Inputs::activations(format, m, k);
+        let theirs = match options.library {
+            Some(theirs) => library.product(theirs, format)?,
+            None => None,
+        };
+        for m in TOKENS {
+            let x = Random::new(2, format.name).gauss_vec(m * k, 1.0);
             let (y, kernel) = product(&one, m, &x, threads)?;
             let problem =
                 |what| Problem { format: format.name.to_owned(), kernel: kernel.to_owned(), m, what };
-            match different(&expected(&meaning, &weights, &x)?, &y, Inputs::ROWS) {
+            match different(&expected(&meaning, &weights, &x)?, &y, ROWS) {
                 Some(what) => accuracy.wrong.push(problem(what)),
                 None => accuracy.right += 1,
             }
+            if let Some(theirs) = &theirs {
+                library.compare(theirs, &weights.matrix(), (&x, m), &y, problem)?;
+            }
             let Some(other) = &other else { continue };
-            match different(&product(other, m, &x, threads)?.0, &y, Inputs::ROWS) {
+            match different(&product(other, m, &x, threads)?.0, &y, ROWS) {
                 Some(what) => cross.different.push(problem(what)),
                 None => cross.same += 1,
             }
@@ -160,10 +146,11 @@ pub(super) fn check(
     }
     accuracy.outcome = outcome(accuracy.right, accuracy.wrong.len());
     cross.outcome = outcome(cross.same, cross.different.len());
-    Ok((accuracy, cross))
+    library.outcome = outcome(library.agree, library.disagree.len());
+    Ok((accuracy, cross, library))
 }
 
-pub(super) fn outcome(right: usize, wrong: usize) -> Outcome {
+fn outcome(right: usize, wrong: usize) -> Outcome {
     match (right, wrong) {
         (0, 0) => Outcome::NotRun,
         (_, 0) => Outcome::Passed,

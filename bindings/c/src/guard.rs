@@ -9,13 +9,7 @@ use std::ffi::c_char;
 /// How layers go on where a kernel or their device fails, and which kernels are not to be used any more: one for all layers of a program. May be
 /// used by several threads at a time.
 #[derive(Debug)]
-pub struct gm_guard(Guard);
-
-impl gm_guard {
-    pub(crate) fn get(&self) -> &Guard {
-        &self.0
-    }
-}
+pub struct gm_guard(pub(crate) Guard);
 
 /// A guard: one run of `check_every` of a layer is compared with the portable kernel, in one output; where a device fails its layers move to the
 /// processor if `to_processor`, and one run of `return_every` tries the device again. 0 is never. Without `to_processor` the errors of a device

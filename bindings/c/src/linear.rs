@@ -99,7 +99,7 @@ pub unsafe extern "C" fn gm_linear_new_guarded(
         let (place, guard) = unsafe { (raw::made(layer, "layer")?, raw::handle(guard, "guard")?) };
         let making = Making { format, n, k, blocks, blocks_len, device, threads };
         // SAFETY: likewise.
-        *place = unsafe { making.layer(Some(guard.get())) }?;
+        *place = unsafe { making.layer(Some(&guard.0)) }?;
         Ok(())
     })
 }

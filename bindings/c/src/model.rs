@@ -100,7 +100,7 @@ pub unsafe extern "C" fn gm_model_linear_guarded(
         // SAFETY: the caller's promise.
         let (place, guard) = unsafe { (raw::made(layer, "layer")?, raw::handle(guard, "guard")?) };
         // SAFETY: likewise.
-        *place = unsafe { made(model, tensor, device, Some(guard.get()), threads) }?;
+        *place = unsafe { made(model, tensor, device, Some(&guard.0), threads) }?;
         Ok(())
     })
 }

@@ -76,18 +76,6 @@ fn options(device: &Device) -> std::result::Result<(LinearOptions, Option<Place>
     Ok((options, None))
 }
 
-/// The format of a matrix of candle's, and its shape.
-fn known(weights: &QTensor) -> std::result::Result<(&'static str, usize, usize), Refused> {
-    let Some(format) = format_of(weights.dtype()) else {
-        return Err(Refused::NoKernel(Error::Msg(format!(
-            "gristmill has no format for {:?}: use candle's own layer for weights of this type",
-            weights.dtype()
-        ))));
-    };
-    let (n, k) = weights.shape().dims2().map_err(Refused::Wrong)?;
-    Ok((format, n, k))
-}
-
 impl Linear {
     /// A layer of the bytes of a format: `n` rows of `k` weights, which are packed for `device` and not needed afterwards.
     ///
@@ -102,7 +90,7 @@ impl Linear {
         device: &Device,
         threads: &Arc<Threads>,
     ) -> Result<Linear> {
-        Ok(Linear::of_blocks(format, n, k, blocks, device, threads)?)
+        Ok(Linear::of_blocks(format, [n, k], blocks, device, None, threads)?)
     }
 
     /// As [`Linear::from_blocks`] on the processor, of a layer that goes on as a guard says where a kernel fails. It keeps a copy of the bytes.
@@ -117,24 +105,21 @@ impl Linear {
         guard: &Guard,
         threads: &Arc<Threads>,
     ) -> Result<Linear> {
-        let matrix = REGISTRY.format(format).and_then(|found| QuantizedMatrix::new(found.1, n, k, blocks));
-        let options = languages::layer_on(gristmill::Device::CPU).map_err(Error::wrap)?;
-        let layer = Layer::of_matrix(&REGISTRY, &matrix.map_err(Error::wrap)?, options, Some(guard), threads);
-        Ok(Linear::of(layer.map_err(Error::wrap)?, None, threads))
+        Ok(Linear::of_blocks(format, [n, k], blocks, &Device::Cpu, Some(guard), threads)?)
     }
 
     fn of_blocks(
         format: &str,
-        n: usize,
-        k: usize,
+        [n, k]: [usize; 2],
         blocks: &[u8],
         device: &Device,
+        guard: Option<&Guard>,
         threads: &Arc<Threads>,
     ) -> std::result::Result<Linear, Refused> {
         let format = REGISTRY.format(format)?.1;
         let matrix = QuantizedMatrix::new(format, n, k, blocks)?;
         let (options, cuda) = options(device)?;
-        Ok(Linear::of(Layer::of_matrix(&REGISTRY, &matrix, options, None, threads)?, cuda, threads))
+        Ok(Linear::of(Layer::of_matrix(&REGISTRY, &matrix, options, guard, threads)?, cuda, threads))
     }
 
     fn of(layer: Layer, cuda: Option<Place>, threads: &Arc<Threads>) -> Linear {
@@ -148,17 +133,24 @@ impl Linear {
     /// # Errors
     /// A type that is no format of gristmill's, other dimensions than two; else as for [`Linear::from_blocks`].
     pub fn from_qtensor(weights: &QTensor, threads: &Arc<Threads>) -> Result<Linear> {
-        Ok(Linear::of_qtensor(weights, &weights.device(), threads)?)
+        Ok(Linear::of_qtensor(weights, &weights.device(), None, threads)?)
     }
 
     pub(crate) fn of_qtensor(
         weights: &QTensor,
         device: &Device,
+        guard: Option<&Guard>,
         threads: &Arc<Threads>,
     ) -> std::result::Result<Linear, Refused> {
-        let (format, n, k) = known(weights)?;
+        let Some(format) = format_of(weights.dtype()) else {
+            return Err(Refused::NoKernel(Error::Msg(format!(
+                "gristmill has no format for {:?}: use candle's own layer for weights of this type",
+                weights.dtype()
+            ))));
+        };
+        let (n, k) = weights.shape().dims2().map_err(Refused::Wrong)?;
         let blocks = weights.data().map_err(Refused::Wrong)?;
-        Linear::of_blocks(format, n, k, &blocks, device, threads)
+        Linear::of_blocks(format, [n, k], &blocks, device, guard, threads)
     }
 
     /// As [`Linear::from_qtensor`] on the processor, wherever the matrix is, of a layer that goes on as a guard says where a kernel fails. It keeps
@@ -167,8 +159,7 @@ impl Linear {
     /// # Errors
     /// As for [`Linear::from_qtensor`].
     pub fn from_qtensor_guarded(weights: &QTensor, guard: &Guard, threads: &Arc<Threads>) -> Result<Linear> {
-        let (format, n, k) = known(weights)?;
-        Linear::from_blocks_guarded(format, n, k, &weights.data()?, guard, threads)
+        Ok(Linear::of_qtensor(weights, &Device::Cpu, Some(guard), threads)?)
     }
 
     /// A layer of the matrix `name` of a GGUF file whose header candle has read.
@@ -183,7 +174,7 @@ impl Linear {
         threads: &Arc<Threads>,
     ) -> Result<Linear> {
         let weights = content.tensor(file, name, &Device::Cpu)?;
-        Linear::of_qtensor(&weights, device, threads)
+        Linear::of_qtensor(&weights, device, None, threads)
             .map_err(|refused| Error::from(refused).context(format!("tensor `{name}`")))
     }
 
@@ -194,9 +185,7 @@ impl Linear {
     /// What gristmill says of a tensor that is not there, can't be read, is no matrix of a format, or has no kernel; devices as for
     /// [`Linear::from_blocks`].
     pub fn from_model(model: &Model, name: &str, device: &Device, threads: &Arc<Threads>) -> Result<Linear> {
-        let (linear, cuda) = options(device)?;
-        let layer = Layer::of_model(model, name, LayerOptions { threads, linear }, None);
-        Ok(Linear::of(layer.map_err(Error::wrap)?, cuda, threads))
+        Linear::of_model(model, name, device, None, threads)
     }
 
     /// As [`Linear::from_model`] on the processor, of a layer that goes on as a guard says where a kernel fails. It keeps the bytes of the
@@ -210,9 +199,19 @@ impl Linear {
         guard: &Guard,
         threads: &Arc<Threads>,
     ) -> Result<Linear> {
-        let linear = languages::layer_on(gristmill::Device::CPU).map_err(Error::wrap)?;
-        let layer = Layer::of_model(model, name, LayerOptions { threads, linear }, Some(guard));
-        Ok(Linear::of(layer.map_err(Error::wrap)?, None, threads))
+        Linear::of_model(model, name, &Device::Cpu, Some(guard), threads)
+    }
+
+    fn of_model(
+        model: &Model,
+        name: &str,
+        device: &Device,
+        guard: Option<&Guard>,
+        threads: &Arc<Threads>,
+    ) -> Result<Linear> {
+        let (linear, cuda) = options(device)?;
+        let layer = Layer::of_model(model, name, LayerOptions { threads, linear }, guard);
+        Ok(Linear::of(layer.map_err(Error::wrap)?, cuda, threads))
     }
 
     /// A layer of a matrix of floats `[n, k]`, quantized on the processor by the default quantizer of a format. It is made for the

@@ -39,7 +39,7 @@ impl QMatMul {
     /// # Errors
     /// As for [`Linear::from_qtensor`], less what `fallback` leaves to candle.
     pub fn from_arc(weights: Arc<QTensor>, fallback: Fallback, threads: &Arc<Threads>) -> Result<QMatMul> {
-        let ours = Linear::of_qtensor(&weights, &weights.device(), threads);
+        let ours = Linear::of_qtensor(&weights, &weights.device(), None, threads);
         QMatMul::under(fallback, ours, || Ok(weights))
     }
 
@@ -56,7 +56,7 @@ impl QMatMul {
         threads: &Arc<Threads>,
     ) -> Result<QMatMul> {
         let weights = content.tensor(file, name, &Device::Cpu)?;
-        let ours = Linear::of_qtensor(&weights, device, threads);
+        let ours = Linear::of_qtensor(&weights, device, None, threads);
         QMatMul::under(fallback, ours, || Ok(Arc::new(content.tensor(file, name, device)?)))
             .map_err(|error| error.context(format!("tensor `{name}`")))
     }

@@ -8,13 +8,7 @@ use pyo3::prelude::*;
 
 /// How layers go on where a kernel or their device fails, and which kernels are not to be used any more: one for all layers of a program.
 #[pyclass(name = "Guard", module = "gristmill", frozen)]
-pub(crate) struct PyGuard(Guard);
-
-impl PyGuard {
-    pub(crate) fn guard(&self) -> &Guard {
-        &self.0
-    }
-}
+pub(crate) struct PyGuard(pub(crate) Guard);
 
 #[pymethods]
 impl PyGuard {

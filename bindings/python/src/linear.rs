@@ -86,7 +86,7 @@ impl PyLinear {
         let matrix = QuantizedMatrix::new(format, n, k, blocks.as_slice()?).map_err(exception)?;
         let options = options(device)?;
         let used = self::threads(threads.as_ref());
-        let guard = guard.as_ref().map(|guard| guard.get().guard());
+        let guard = guard.as_ref().map(|guard| &guard.get().0);
         let layer = detached(py, || Layer::of_matrix(&REGISTRY, &matrix, options, guard, used));
         Ok(PyLinear::of(layer.map_err(exception)?, threads))
     }

@@ -39,7 +39,7 @@ impl PyModel {
     ) -> PyResult<PyLinear> {
         let used = self::threads(threads.as_ref());
         let options = LayerOptions { threads: used, linear: options(device)? };
-        let guard = guard.as_ref().map(|guard| guard.get().guard());
+        let guard = guard.as_ref().map(|guard| &guard.get().0);
         let layer = detached(py, || Layer::of_model(&self.0, name, options, guard));
         Ok(PyLinear::of(layer.map_err(model_exception)?, threads))
     }

@@ -1,6 +1,7 @@
 //! Products of more tokens than a device has memory for: in parts of the tokens, with the same results.
 
 use super::activations::ActivationCode;
+use super::halves::{Halves, InFront, in_halves};
 use super::product::ProductCode;
 use super::scratch::Scratch;
 use crate::activations::Tokens;
@@ -10,6 +11,29 @@ use crate::recovery::{Recovery, RecoveryStep};
 use crate::registry::FormatInfo;
 use crate::weights::PackedMatrix;
 use std::time::Instant;
+
+/// What a product reads, and where its results go.
+struct Operands<'r> {
+    x: Tokens<'r>,
+    y: &'r mut [f32],
+}
+
+impl Halves for Operands<'_> {
+    fn tokens(&self) -> usize {
+        self.x.m
+    }
+
+    fn halves(self) -> ([Self; 2], InFront) {
+        let Operands { x, y } = self;
+        let first = x.m / 2;
+        let (input, input_behind) = x.input.split_at(first, x.m);
+        let (y, y_behind) = y.split_at_mut(y.len() / x.m * first);
+        let others = Tokens { input: input_behind, m: x.m - first, ..x };
+        let halves =
+            [Operands { x: Tokens { input, m: first, ..x }, y }, Operands { x: others, y: y_behind }];
+        (halves, InFront { tokens: first, rows: first })
+    }
+}
 
 impl Launcher<ProductCode> {
     /// The product of rows in the processor's memory with `n > 0` rows of `k > 0`, into it. Where the device has no memory
@@ -22,44 +46,19 @@ impl Launcher<ProductCode> {
         quantizer: Option<&Launcher<ActivationCode>>,
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
-        let why = match self.run_at_once(packed, x, y, quantizer, scratch) {
-            Err(why @ Error::OutOfDeviceMemory { .. }) if x.m >= 2 => why,
-            done => return done,
+        let run = |part: &mut Operands<'_>, scratch: &mut Option<Box<Scratch>>| {
+            self.run_at_once(packed, part.x, part.y, quantizer, scratch)
         };
-        let started = Instant::now();
-        let told = scratch.get_or_insert_default().goes_in_parts(&why);
-        self.run_in_parts(packed, x, y, quantizer, scratch)?;
-        if !told {
+        let give_back = |scratch: &mut Option<Box<Scratch>>| {
+            scratch.get_or_insert_default().on(self.gpu()).give_back();
+            self.gpu().trim_memory(0)
+        };
+        if let Some((why, started)) = in_halves(Operands { x, y }, scratch, &run, &give_back)?
+            && !scratch.get_or_insert_default().goes_in_parts(&why)
+        {
             self.went_in_parts(packed.layout.format, &why, started);
         }
         Ok(())
-    }
-
-    /// The product of rows that are too many at once.
-    fn run_in_parts(
-        &self,
-        packed: &PackedMatrix,
-        x: Tokens<'_>,
-        y: &mut [f32],
-        quantizer: Option<&Launcher<ActivationCode>>,
-        scratch: &mut Option<Box<Scratch>>,
-    ) -> Result<(), Error> {
-        // What there is for so many rows stands in the way of fewer, and so does what the pool keeps.
-        scratch.get_or_insert_default().on(self.gpu()).give_back();
-        self.gpu().trim_memory(0)?;
-        let first = x.m / 2;
-        let (input, input_behind) = x.input.split_at(first, x.m);
-        let (y, y_behind) = y.split_at_mut(first * packed.n);
-        let mut half = |x: Tokens<'_>, y: &mut [f32]| match self.run_at_once(packed, x, y, quantizer, scratch)
-        {
-            Err(Error::OutOfDeviceMemory { .. }) if x.m >= 2 => {
-                self.run_in_parts(packed, x, y, quantizer, scratch)
-            }
-            done => done,
-        };
-        half(Tokens { input, m: first, ..x }, y)?;
-        let others = Tokens { input: input_behind, m: x.m - first, ..x };
-        half(others, y_behind).map_err(|error| behind(error, first))
     }
 
     /// Tells of parts that followed one another, as a step of this run.
@@ -77,18 +76,5 @@ impl Launcher<ProductCode> {
             success: true,
             time: started.elapsed(),
         });
-    }
-}
-
-/// An error of the rows behind the first `rows`, as one of all.
-pub(crate) fn behind(error: Error, rows: usize) -> Error {
-    match error {
-        Error::NonFinite { row, column } => Error::NonFinite { row: rows + row, column },
-        Error::NonFiniteScale { row, block } => Error::NonFiniteScale { row: rows + row, block },
-        Error::ScaleOverflow { row, block } => Error::ScaleOverflow { row: rows + row, block },
-        Error::BeyondPrecision { what, row, column } => {
-            Error::BeyondPrecision { what, row: rows + row, column }
-        }
-        other => other,
     }
 }

@@ -3,20 +3,54 @@
 use super::device::DeviceExpertInput;
 use super::routes::Routes;
 use super::{ExpertInput, Experts};
-use crate::activations::Input;
-use crate::cuda::behind;
+use crate::cuda::{Halves, InFront, in_halves};
 use crate::error::Error;
 use crate::launch::cannot_drive;
 use crate::workspace::Workspace;
 use gristmill_spec::vocab::DType;
-use std::time::Instant;
 
-/// What a run reads, in the processor's memory.
-#[derive(Clone, Copy)]
+/// What a run reads, and where its results go.
 struct Operands<'r> {
     input: ExpertInput<'r>,
     routes: Routes<'r>,
     weights: Option<&'r [f32]>,
+    y: &'r mut [f32],
+}
+
+impl Halves for Operands<'_> {
+    fn tokens(&self) -> usize {
+        self.routes.tokens()
+    }
+
+    fn halves(self) -> ([Self; 2], InFront) {
+        let Operands { input, routes, weights, y } = self;
+        let tokens = routes.tokens() / 2;
+        let (first, others) = routes.split_at(tokens);
+        let pairs = first.pairs();
+        let (inputs, rows) = match input {
+            ExpertInput::Tokens(x) => {
+                let (x, behind) = x.split_at(tokens, routes.tokens());
+                ([ExpertInput::Tokens(x), ExpertInput::Tokens(behind)], tokens)
+            }
+            ExpertInput::Pairs(x) => {
+                let (x, behind) = x.split_at(pairs, routes.pairs());
+                ([ExpertInput::Pairs(x), ExpertInput::Pairs(behind)], pairs)
+            }
+            // Refused before anything is divided.
+            ExpertInput::Quantized(_) => ([input, input], tokens),
+        };
+        // Sums are one for each token, other results one for each pair.
+        let (results, of_all) = match weights {
+            Some(_) => (tokens, routes.tokens()),
+            None => (pairs, routes.pairs()),
+        };
+        let (y, y_behind) = y.split_at_mut(y.len() / of_all.max(1) * results);
+        let weights = weights.map(|weights| weights.split_at(pairs));
+        let first = Operands { input: inputs[0], routes: first, weights: weights.map(|both| both.0), y };
+        let others =
+            Operands { input: inputs[1], routes: others, weights: weights.map(|both| both.1), y: y_behind };
+        ([first, others], InFront { tokens, rows })
+    }
 }
 
 impl Experts {
@@ -30,52 +64,19 @@ impl Experts {
         y: &mut [f32],
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let all = Operands { input, routes: *routes, weights };
-        let why = match self.at_once(all, y, workspace) {
-            Err(why @ Error::OutOfDeviceMemory { .. }) if routes.tokens() >= 2 => why,
-            done => return done,
-        };
-        let started = Instant::now();
-        let told = workspace.gpu.get_or_insert_default().goes_in_parts(&why);
-        self.in_parts(all, y, workspace)?;
-        if !told {
+        let all = Operands { input, routes: *routes, weights, y };
+        let run = |part: &mut Operands<'_>, workspace: &mut Workspace| self.at_once(part, workspace);
+        let give_back = |workspace: &mut Workspace| workspace.gpu.get_or_insert_default().give_back();
+        if let Some((why, started)) = in_halves(all, workspace, &run, &give_back)?
+            && !workspace.gpu.get_or_insert_default().goes_in_parts(&why)
+        {
             self.any().matmul.went_in_parts(self.format, &why, started);
         }
         Ok(())
     }
 
-    /// A run of tokens that are too many at once.
-    fn in_parts(&self, all: Operands<'_>, y: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
-        // What there is for so many tokens stands in the way of fewer, and so does what the pool keeps.
-        workspace.gpu.get_or_insert_default().give_back()?;
-        let tokens = all.routes.tokens();
-        let first = tokens / 2;
-        let (parts, rows) = all.split_at(first);
-        let (y, y_behind) = y.split_at_mut(self.n * if all.weights.is_some() { first } else { rows.pairs });
-        let mut half = |part: Operands<'_>, y: &mut [f32]| match self.at_once(part, y, workspace) {
-            Err(Error::OutOfDeviceMemory { .. }) if part.routes.tokens() >= 2 => {
-                self.in_parts(part, y, workspace)
-            }
-            done => done,
-        };
-        half(parts[0], y)?;
-        half(parts[1], y_behind).map_err(|error| match error {
-            Error::NoSuchExpert { token, position, expert, experts } => {
-                Error::NoSuchExpert { token: first + token, position, expert, experts }
-            }
-            Error::DuplicateExpert { token, position, expert } => {
-                Error::DuplicateExpert { token: first + token, position, expert }
-            }
-            error => behind(error, rows.of_input),
-        })
-    }
-
-    fn at_once(
-        &self,
-        Operands { input, routes, weights }: Operands<'_>,
-        y: &mut [f32],
-        workspace: &mut Workspace,
-    ) -> Result<(), Error> {
+    fn at_once(&self, operands: &mut Operands<'_>, workspace: &mut Workspace) -> Result<(), Error> {
+        let Operands { input, routes, weights, ref mut y } = *operands;
         let Some(gpu) = self.any().matmul.gpu() else {
             return Err(cannot_drive(self.any().matmul.entry(), 0));
         };
@@ -103,38 +104,5 @@ impl Experts {
         self.forward_on_device(input, &routes, weights, there, workspace)?;
         workspace.finish()?;
         there.read(y)
-    }
-}
-
-/// What the first part of a run has.
-struct RowsOfFirst {
-    pairs: usize,
-    of_input: usize,
-}
-
-impl<'r> Operands<'r> {
-    /// Those of the first `tokens`, and of those behind them.
-    fn split_at(self, tokens: usize) -> ([Operands<'r>; 2], RowsOfFirst) {
-        let Operands { input, routes, weights } = self;
-        let parts = routes.split_at(tokens);
-        let pairs = parts.0.pairs();
-        let halves = |input: Input<'r>, first, all| input.split_at(first, all);
-        let (inputs, of_input) = match input {
-            ExpertInput::Tokens(x) => {
-                let (first, others) = halves(x, tokens, routes.tokens());
-                ([ExpertInput::Tokens(first), ExpertInput::Tokens(others)], tokens)
-            }
-            ExpertInput::Pairs(x) => {
-                let (first, others) = halves(x, pairs, routes.pairs());
-                ([ExpertInput::Pairs(first), ExpertInput::Pairs(others)], pairs)
-            }
-            // Refused before anything is divided.
-            ExpertInput::Quantized(_) => ([input, input], tokens),
-        };
-        let weights = weights.map(|weights| weights.split_at(pairs));
-        let first = Operands { input: inputs[0], routes: parts.0, weights: weights.map(|(first, _)| first) };
-        let others =
-            Operands { input: inputs[1], routes: parts.1, weights: weights.map(|(_, others)| others) };
-        ([first, others], RowsOfFirst { pairs, of_input })
     }
 }

@@ -238,6 +238,10 @@ impl Kept for KeptExperts<'_> {
         }
     }
 
+    fn lies_on_device(_: &Work<'_>) -> bool {
+        false
+    }
+
     fn kernels_of(layer: &Experts, work: &Work<'_>) -> Option<Ran> {
         let expert = *work.routes.experts().first()?;
         let kernel = layer.kernel_for(work.routes.count_of(expert))?;

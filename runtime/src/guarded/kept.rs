@@ -116,10 +116,7 @@ pub(super) trait Kept: Debug {
     ) -> Result<(), Error>;
 
     /// Whether the operands of a run lie on the layer's GPU: then it goes nowhere else, and what is lost with the GPU can't be done again.
-    fn lies_on_device(work: &Self::Work<'_>) -> bool {
-        let _ = work;
-        false
-    }
+    fn lies_on_device(work: &Self::Work<'_>) -> bool;
 
     /// The kernels of a run; `None` where none runs.
     fn kernels_of(layer: &Self::Layer, work: &Self::Work<'_>) -> Option<Ran>;

@@ -41,7 +41,10 @@ impl Work<'_> {
         match self {
             #[cfg(feature = "cuda")]
             Work::OnDevice { .. } => true,
-            _ => false,
+            Work::Product { .. }
+            | Work::OfQuantized { .. }
+            | Work::Quantize { .. }
+            | Work::Prologue { .. } => false,
         }
     }
 }

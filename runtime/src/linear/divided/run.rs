@@ -3,7 +3,8 @@
 use super::state::{Part, State};
 use crate::activations::Input;
 use crate::cuda::{
-    Activation, Columns, DeviceBuffer, DeviceInput, Gpu, HeldInput, Scratch, UnderWay, behind,
+    Activation, Columns, DeviceBuffer, DeviceInput, Gpu, Halves, HeldInput, InFront, Scratch, UnderWay,
+    in_halves,
 };
 use crate::device::Device;
 use crate::error::Error;
@@ -28,6 +29,28 @@ pub(super) struct Run<'r> {
 pub(super) enum Operands<'r> {
     Processor(Input<'r>, &'r mut [f32]),
     Gpu(DeviceInput<'r>, &'r mut DeviceBuffer<f32>),
+}
+
+/// Some tokens in the processor's memory, and where their outputs go.
+struct InMemory<'r> {
+    input: Input<'r>,
+    m: usize,
+    y: &'r mut [f32],
+}
+
+impl Halves for InMemory<'_> {
+    fn tokens(&self) -> usize {
+        self.m
+    }
+
+    fn halves(self) -> ([Self; 2], InFront) {
+        let InMemory { input, m, y } = self;
+        let first = m / 2;
+        let (input, behind) = input.split_at(first, m);
+        let (y, y_behind) = y.split_at_mut(y.len() / m * first);
+        let halves = [InMemory { input, m: first, y }, InMemory { input: behind, m: m - first, y: y_behind }];
+        (halves, InFront { tokens: first, rows: first })
+    }
 }
 
 impl Run<'_> {
@@ -91,7 +114,7 @@ impl State {
         scratch(workspace).finish_pending()?;
         let Run { m, bias, threads, ref mut operands } = *run;
         let outcome = match operands {
-            Operands::Processor(input, y) => self.in_halves(*input, [m, n], bias, y, workspace, threads),
+            Operands::Processor(input, y) => self.all_or_halves(*input, [m, n], bias, y, workspace, threads),
             Operands::Gpu(input, y) => self.on_gpu(*input, [m, n], bias, y, workspace, threads),
         };
         match outcome {
@@ -105,7 +128,7 @@ impl State {
 
     /// Operands in the processor's memory. Where a device has no memory for all tokens, halves of them follow one another, down to
     /// single tokens.
-    fn in_halves(
+    fn all_or_halves(
         &self,
         input: Input<'_>,
         [m, n]: [usize; 2],
@@ -114,24 +137,21 @@ impl State {
         workspace: &mut Workspace,
         threads: &Threads,
     ) -> Result<(), Error> {
-        let done = match input {
-            Input::I8 { .. } => self.one_by_one(input, [m, n], bias, y, workspace, threads),
-            Input::F32(_) | Input::F16(_) | Input::Bf16(_) => {
-                self.on_processor(input, [m, n], bias, y, workspace, threads)
+        let run = |part: &mut InMemory<'_>, workspace: &mut Workspace| {
+            let InMemory { input, m, ref mut y } = *part;
+            match input {
+                Input::I8 { .. } => self.one_by_one(input, [m, n], bias, y, workspace, threads),
+                Input::F32(_) | Input::F16(_) | Input::Bf16(_) => {
+                    self.on_processor(input, [m, n], bias, y, workspace, threads)
+                }
             }
         };
-        if !matches!(done, Err(Error::OutOfDeviceMemory { .. })) || m < 2 {
-            return done;
-        }
-        // What other devices are doing is given up, and what there is for so many tokens stands in the way of fewer.
-        scratch(workspace).settle();
-        scratch(workspace).give_back()?;
-        let first = m / 2;
-        let (input, behind_it) = input.split_at(first, m);
-        let (y, y_behind) = y.split_at_mut(first * n);
-        self.in_halves(input, [first, n], bias, y, workspace, threads)?;
-        self.in_halves(behind_it, [m - first, n], bias, y_behind, workspace, threads)
-            .map_err(|error| behind(error, first))
+        let give_back = |workspace: &mut Workspace| {
+            // What other devices are doing is given up.
+            scratch(workspace).settle();
+            scratch(workspace).give_back()
+        };
+        in_halves(InMemory { input, m, y }, workspace, &run, &give_back).map(drop)
     }
 
     /// The same for all tokens at once.
