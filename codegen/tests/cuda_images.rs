@@ -1,20 +1,27 @@
 //! The images of the shipped kernels, where a CUDA compiler is: every unit compiles for every architecture, no kernel
 //! uses more than its spec allows, none spills, and the instructions are those that the algorithms promise.
 //!
+//! Products of floats are most of the code, and differ between formats in how blocks are decoded only: without `GRISTMILL_TESTS=all`
+//! each of their units is compiled for one of its architectures, in turn.
+//!
 //! Images are kept in the build's folder for temporary files, so that a second run compiles what changed.
 
 use gristmill_codegen::cuda::build::units;
 use gristmill_codegen::cuda::compile::{
-    Budget, Image, Instructions, compile, cuobjdump, disassemble, excesses,
+    Budget, Image, Instructions, Unit as Wanted, compile, cuobjdump, disassemble, excesses,
 };
 use gristmill_codegen::cuda::toolchain::{Env, Toolchain, discover};
 use gristmill_codegen::cuda::{Unit as Emitted, emit, jobs, needed_driver};
+use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::CudaArch;
 use gristmill_spec::{check, shipped};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+
+#[path = "../../tests/choice/mod.rs"]
+mod choice;
 
 /// Architectures for which a build has PTX alone unless it is asked for more.
 const AS_PTX: [CudaArch; 2] =
@@ -52,6 +59,10 @@ fn images_are_what_the_specs_promise() {
     for (unit, emitted) in units.iter_mut().zip(&emitted.units) {
         unit.archs.extend(emitted.compiled_for(&AS_PTX).archs);
         unit.archs.sort_unstable();
+    }
+    if choice::left_out("all but one image of each unit of products of floats") {
+        let rows = units.iter_mut().filter(|unit| of_floats(&unit.name));
+        rows.for_each(|unit| one_in_turn(unit, number(&set, &unit.name)));
     }
     let images: usize = units.iter().map(|unit| unit.archs.len() + unit.ptx.len()).sum();
     let start = Instant::now();
@@ -115,19 +126,16 @@ fn images_are_what_the_specs_promise() {
         println!("skipped: instructions (no cuobjdump)");
         return;
     };
-    // Disassembling takes longer than compiling, and 12.0 is compiled as 9.0 is: the architectures that differ. Products of floats are
-    // most of the code and differ between formats in how blocks are decoded only: each unit for one of them, in turn. Products of FP4 are
-    // for 12.0 alone.
+    // Disassembling takes longer than compiling, and 12.0 is compiled as 9.0 is: the architectures that differ, and of products of floats
+    // one for each unit, in turn. Products of FP4 are for 12.0 alone.
     let differs = [(7, 5), (8, 0), (9, 0)];
     let machine = |i: &&Image| !i.ptx && (i.arch.specific || differs.contains(&i.arch.cc()));
     let has_turn = |image: &Image| {
-        let format = image.unit.rsplit_once('_').map_or("", |(format, _)| format);
-        let number = set.formats.iter().position(|known| format.ends_with(&known.name)).unwrap_or(0);
         let own: Vec<CudaArch> =
             made.images.iter().filter(machine).filter(|i| i.unit == image.unit).map(|i| i.arch).collect();
-        own[number % own.len()] == image.arch
+        own[number(&set, &image.unit) % own.len()] == image.arch
     };
-    let wanted = |i: &&Image| multiplies(&i.unit) && (!i.unit.starts_with("rows_") || has_turn(i));
+    let wanted = |i: &&Image| multiplies(&i.unit) && (!of_floats(&i.unit) || has_turn(i));
     let products: Vec<&Image> = made.images.iter().filter(machine).filter(wanted).collect();
     let (next, looked_at) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let look = || {
@@ -145,9 +153,30 @@ fn images_are_what_the_specs_promise() {
     assert!(looked_at > 0);
 }
 
-/// Whether a unit holds products: of integers, or of floats over the format's own rows.
+/// Whether a unit holds products of floats, over the format's own rows.
+fn of_floats(unit: &str) -> bool {
+    unit.starts_with("rows_")
+}
+
+/// Whether a unit holds products.
 fn multiplies(unit: &str) -> bool {
-    unit.contains("matmul") || unit.starts_with("rows_")
+    unit.contains("matmul") || of_floats(unit)
+}
+
+/// The number of the format that a unit of products of floats is named for, by which turns go.
+fn number(set: &SpecSet, unit: &str) -> usize {
+    let format = unit.rsplit_once('_').map_or("", |(format, _)| format);
+    set.formats.iter().position(|known| format.ends_with(&known.name)).unwrap_or(0)
+}
+
+/// Leaves a unit one image: of machine code for one of its architectures, or of PTX.
+fn one_in_turn(unit: &mut Wanted, number: usize) {
+    let turn = number % (unit.archs.len() + unit.ptx.len());
+    if turn < unit.archs.len() {
+        (unit.archs, unit.ptx) = (vec![unit.archs[turn]], Vec::new());
+    } else {
+        (unit.archs, unit.ptx) = (Vec::new(), vec![unit.ptx[turn - unit.archs.len()]]);
+    }
 }
 
 /// A product of floats multiplies with fused multiply-adds or tensor cores of halves, which get their activations by copies
@@ -185,7 +214,7 @@ fn promised_of_floats(at: &str, image: &Image, kernel: &str, code: &Instructions
 fn promised(image: &Image, kernel: &str, code: &Instructions) {
     let at = format!("{kernel} for {}", image.target());
     assert_eq!((code.count("LDL"), code.count("STL")), (0, 0), "{at}: local memory");
-    if image.unit.starts_with("rows_") {
+    if of_floats(&image.unit) {
         return promised_of_floats(&at, image, kernel, code);
     }
     // What waits for the launch in front (`ACQBULK`) lets the next one begin, and has fetched weights before.

@@ -1,0 +1,1 @@
+//! Nothing of its own: `tests/` holds what the macros accept, refuse and expand to.
