@@ -11,6 +11,7 @@ use super::function::{Function, constants, imports};
 use super::operands::{LINE, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
+use super::superblocks;
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
 use crate::plan::{Dot, FormatPlan, MatmulPlan, SPLIT_RUNS, Scaled, UpperPlane, enabled, trits};
@@ -113,7 +114,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     }
     let sums = match (plan.format.unit, &plan.format.superblock) {
         (0, _) => whole_row(plan),
-        (_, Some(superblock)) => runs::by_superblock(plan, superblock, &Extent::ROW),
+        (_, Some(superblock)) => superblocks::by_superblock(plan, superblock, &Extent::ROW),
         (_, None) => runs::by_unit(plan, &Extent::ROW),
     };
     let tile = Function {

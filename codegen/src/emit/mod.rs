@@ -31,6 +31,8 @@ mod scalar;
 mod search;
 mod staged;
 mod sums;
+mod superblock_terms;
+mod superblocks;
 mod terms;
 mod text;
 mod tiles;

@@ -10,8 +10,10 @@ use super::matmul::{
     addresses, entry, epilogue, in_shares, next, prefetch_constants, through_tokens, trit_tables, whole_sums,
 };
 use super::operands::{decode, in_order, load, table};
-use super::runs::{self, Extent, TermsRead};
+use super::runs::{self, Extent};
 use super::sums::integer_sums;
+use super::superblock_terms::{self, TermsRead};
+use super::superblocks;
 use crate::plan::{MatmulPlan, Scaled, Staged, enabled};
 use crate::text::when;
 
@@ -95,7 +97,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         imports = imports(&[], plan.primitives.module),
         runs = match &plan.format.superblock {
             Some(superblock) if staged.scaled.is_some() || staged.integers => {
-                runs::constants(plan, superblock, superblock.min.is_some())
+                superblock_terms::constants(plan, superblock, superblock.min.is_some())
             }
             _ => String::new(),
         },
@@ -268,10 +270,11 @@ struct OfRuns {
 
 /// The function that decodes the super-blocks of a part run by run. `write`: as in [`stage_products`].
 fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn(u32) -> String) -> String {
-    let (flags, next_flags) = runs::flags_of_runs(plan);
-    let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
+    let (flags, next_flags) = superblock_terms::flags_of_runs(plan);
+    let mut pointers =
+        superblock_terms::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
     if let (Some(_), Some(superblock)) = (plan.pack.shifted, &plan.format.superblock) {
-        pointers.push_str(&runs::flag_words(plan, superblock));
+        pointers.push_str(&superblock_terms::flag_words(plan, superblock));
     }
     pointers.push_str(of.pointers);
     let fields: String = in_order(plan)
@@ -294,7 +297,7 @@ fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn
                  {next_flags}
              }}
          }}",
-        integers = runs::integers_of_run(plan),
+        integers = superblock_terms::integers_of_run(plan),
         kept = of.kept,
         load = load(plan),
         times_bytes = times_bytes(of.bytes),
@@ -330,8 +333,8 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
             integer_sums(plan, "0", "((part.last - part.first) * (STEP_K / TILE_K))", false)
         ),
         (_, Some(superblock)) => match staged.scaled {
-            None => runs::by_superblock(plan, superblock, &extent),
-            Some(scaled) => runs::by_products(plan, superblock, &extent, scaled),
+            None => superblocks::by_superblock(plan, superblock, &extent),
+            Some(scaled) => superblocks::by_products(plan, superblock, &extent, scaled),
         },
         (_, None) => runs::by_unit(plan, &extent),
     };

@@ -7,10 +7,11 @@
 
 use super::function::{Function, constants, imports};
 use super::matmul::{epilogue, trit_tables};
-use super::runs::{self, TermsRead};
 use super::staged;
 use super::sums::{needs_sum, zero_point};
+use super::superblock_terms::{self, TermsRead};
 use super::terms;
+use super::{runs, superblocks};
 use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
 use std::fmt::Write;
@@ -22,7 +23,7 @@ const TOKENS: u32 = 6 * Tiles::TOKENS;
 pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let features = enabled(&plan.features);
     let runs = match &plan.format.superblock {
-        Some(superblock) => runs::constants(plan, superblock, superblock.min.is_some()),
+        Some(superblock) => superblock_terms::constants(plan, superblock, superblock.min.is_some()),
         None => String::new(),
     };
     let stage = match &plan.format.superblock {
@@ -260,8 +261,9 @@ fn of_vector(name: &str) -> String {
 fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) -> String {
     let (format, types) = (plan.format, plan.pack.terms);
     let has_min = superblock.min.is_some();
-    let each = runs::values_of_words(types);
-    let mut pointers = runs::terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
+    let each = superblock_terms::values_of_words(types);
+    let mut pointers =
+        superblock_terms::terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
     let mut of_block = format!(
         "let mut scale = [simd::splat_f32(0.0); V];
          for i in 0..V {{ scale[i] = {}; }}\n",
@@ -269,7 +271,11 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     );
     let mut lows = String::new();
     if has_min {
-        pointers.push_str(&runs::terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
+        pointers.push_str(&superblock_terms::terms_of_rows(
+            plan,
+            "min",
+            TermsRead { values: true, integers: true },
+        ));
         let _ = write!(
             of_block,
             "let mut min = [simd::splat_f32(0.0); V];
@@ -279,7 +285,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
                  for i in 0..V {{ minima[pair][i] = {}; }}
              }}\n",
             terms::load(types, "mins", &format!("block * MIN_WORDS{each}")),
-            runs::integers_of_pair(plan),
+            superblock_terms::integers_of_pair(plan),
         );
         let _ = writeln!(
             lows,
@@ -289,7 +295,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
                  {}
                  for i in 0..V {{ low[i] = simd::add_products(low[i], minima[pair][i], x); }}
              }}",
-            runs::sums_of_two_runs("*x_sums.add(2 * pair)", "*x_sums.add(2 * pair + 1)"),
+            superblocks::sums_of_two_runs("*x_sums.add(2 * pair)", "*x_sums.add(2 * pair + 1)"),
         );
     }
     let total = match tiles.operands {

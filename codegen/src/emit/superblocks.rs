@@ -1,0 +1,382 @@
+//! Products whose runs have integers: sums are multiplied with those, added up over a super-block, and scaled once.
+
+use super::operands::{PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
+use super::runs::{Extent, start};
+use super::sums::{integer_sums, needs_sum, sums_times_factors};
+use super::superblock_terms::{
+    TermsRead, constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_rows,
+    values_of_words,
+};
+use super::terms;
+use crate::lower::ir::i32;
+use crate::plan::{MatmulPlan, Scaled, SuperBlock};
+use crate::text::when;
+
+/// Runs with integers: their sums times those, added up over a super-block, and scaled once.
+pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let has_min = superblock.min.is_some();
+    let at = match extent.first {
+        None => format!("unit * {tiles}"),
+        Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
+    };
+    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: !extent.integers });
+    if has_min {
+        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
+    }
+    let (flags, next_flags) = match plan.pack.shifted {
+        None => (String::new(), String::new()),
+        Some(_) => {
+            out.push_str(&flag_words(plan, superblock));
+            flags_of_runs(plan)
+        }
+    };
+    let runs = Runs { plan, of_row: extent.first.is_none(), at, tiles: tiles.to_string(), next_flags };
+    let widens = plan.widens_by_integers();
+    let x_sums = when(has_min || widens && needs_sum(plan), || sum_pairs(plan));
+    format!(
+        "{constants}
+         {out}
+         let mut y = {y};
+         for block in {blocks} {{
+             {ask}
+             {x_sums}
+             let mut total = [[simd::zero(); V]; T];
+             {flags}
+             {runs}
+             {scaled}
+         }}\n",
+        ask = prefetch_of_terms(plan, superblock),
+        runs = match widens {
+            true if extent.integers => runs.times_waiting_integers(extent),
+            true => runs.times_integers(),
+            false => runs.then_integers(),
+        },
+        scaled = scaled_sums(plan, superblock, "total[t][i]"),
+        constants = when(!extent.integers, || constants(plan, superblock, has_min)),
+        y = extent.y,
+        blocks = extent.range(true),
+    )
+}
+
+/// The runs of super-block `block`, whose sums are to be added up in `total`, times their integers.
+struct Runs<'a> {
+    plan: &'a MatmulPlan<'a>,
+    /// Whether tiles are counted from the row's first one, and so runs.
+    of_row: bool,
+    /// The first tile of run `run`, as an expression, and how many it has.
+    at: String,
+    tiles: String,
+    /// Statements that go on to the flags of the next run.
+    next_flags: String,
+}
+
+impl Runs<'_> {
+    /// The number of run `run`: for its zero-point correction (`corrected`), and for where its codes are.
+    fn number(&self, corrected: bool) -> &'static str {
+        if corrected || self.of_row { "let unit = block * RUNS + run;" } else { "" }
+    }
+
+    /// Sums in i32, which are multiplied.
+    fn then_integers(&self) -> String {
+        let Runs { plan, at, tiles, next_flags, .. } = self;
+        let halves = split(plan, "RUNS", "block * RUNS", "RUNS");
+        format!(
+            "{halves}
+             for run in 0..RUNS {{
+                 {number}
+                 {start}
+                 {of_run}
+                 {sums}
+                 for i in 0..V {{
+                     let integer = {integers_of_run};
+                     for t in 0..T {{ total[t][i] = simd::add_product(total[t][i], dot[t][i], integer); }}
+                 }}
+                 {next_flags}
+             }}\n",
+            number = self.number(needs_sum(plan)),
+            start = start(plan),
+            of_run = when(!halves.is_empty(), || "let halves = &halves[run];".to_string()),
+            sums = integer_sums(plan, at, tiles, needs_sum(plan)),
+            integers_of_run = integers_of_run(plan),
+        )
+    }
+
+    /// Sums in i16, which are multiplied as they are widened. The zero point is then corrected for two runs at once: by the sums of their
+    /// activations times their integers, times the smallest value.
+    fn times_integers(&self) -> String {
+        let Runs { plan, at, tiles, next_flags, .. } = self;
+        let (begin, of_pair, end) = match needs_sum(plan) {
+            false => ("", String::new(), ""),
+            true => (
+                "let mut x_sums = [[simd::zero(); V]; T];\n",
+                add_sums_of_pair(plan, "x_sums", "simd::both(integers[0][i], integers[1][i])"),
+                "let min = simd::splat(a.min);
+                 for t in 0..T { for i in 0..V { total[t][i] = simd::add_product(total[t][i], x_sums[t][i], min); } }\n",
+            ),
+        };
+        let factors = format!(
+            "let mut factors = [simd::zero(); V];
+             for i in 0..V {{
+                 integers[of_pair][i] = {};
+                 factors[i] = simd::factor(integers[of_pair][i]);
+             }}\n",
+            integers_of_run(plan)
+        );
+        format!(
+            "{begin}
+             for pair in 0..RUNS / 2 {{
+                 let mut integers = [[simd::zero(); V]; 2];
+                 for of_pair in 0..2 {{
+                     let run = 2 * pair + of_pair;
+                     {number}
+                     {sums}
+                     {next_flags}
+                 }}
+                 {of_pair}
+             }}
+             {end}",
+            number = self.number(false),
+            sums = sums_times_factors(plan, at, tiles, &factors),
+        )
+    }
+
+    /// The same with integers that wait, as factors. The zero point comes first, so that nothing but `total` is added to in the loops.
+    fn times_waiting_integers(&self, extent: &Extent) -> String {
+        let Runs { plan, at, tiles, .. } = self;
+        let block = extent.counted("block");
+        let of_run = |run: &str| {
+            format!("simd::load(integers.add(({block} * RUNS + {run}) * ROWS * 4 + i * LANES * 4))")
+        };
+        let zero_point = when(needs_sum(plan), || {
+            format!(
+                "for pair in 0..RUNS / 2 {{
+                     let mut both = [simd::zero(); V];
+                     for i in 0..V {{ both[i] = simd::both({first}, {second}); }}
+                     {of_pair}
+                 }}
+                 let min = simd::splat(a.min);
+                 for t in 0..T {{ for i in 0..V {{ total[t][i] = simd::add_product(simd::zero(), total[t][i], min); }} }}
+                 {whole}",
+                first = of_run("2 * pair"),
+                second = of_run("2 * pair + 1"),
+                of_pair = add_sums_of_pair(plan, "total", "both[i]"),
+                whole = when(extent.halved, || {
+                    "let start = total;\ntotal = [[simd::zero(); V]; T];\n".to_string()
+                }),
+            )
+        });
+        let whole = when(extent.halved, || {
+            let start =
+                when(needs_sum(plan), || "total[t][i] = simd::add(total[t][i], start[t][i]);".to_string());
+            format!(
+                "for t in 0..T {{ for i in 0..V {{
+                     total[t][i] = simd::add(total[t][i], total[t][i]);
+                     {start}
+                 }} }}\n"
+            )
+        });
+        let factors = format!(
+            "let mut factors = [simd::zero(); V];
+             for i in 0..V {{ factors[i] = {}; }}\n",
+            of_run("run")
+        );
+        format!(
+            "{zero_point}
+             for run in 0..RUNS {{
+                 {sums}
+             }}
+             {whole}",
+            sums = sums_times_factors(plan, at, tiles, &factors),
+        )
+    }
+}
+
+/// Statements that put the sums of activations of each two runs of super-block `block` side by side, where the ISA's loops want them so.
+fn sum_pairs(plan: &MatmulPlan<'_>) -> String {
+    when(plan.sums_in_pairs(), || {
+        "// Two by two as i16, from where loads broadcast them.
+         let mut of_pairs = [[0; RUNS / 2]; T];
+         for t in 0..T { of_pairs[t] = simd::sum_pairs(a.x_sums.add((token + t) * a.units + block * RUNS)); }
+         let of_pairs = std::hint::black_box(&of_pairs);\n"
+            .to_string()
+    })
+}
+
+/// Statements that add to `sum[t][i]` the sums of activations of the runs of pair `pair` of super-block `block`, times the integers of
+/// both in the halves of lanes (an expression).
+fn add_sums_of_pair(plan: &MatmulPlan<'_>, sum: &str, integers: &str) -> String {
+    if plan.sums_in_pairs() {
+        return format!(
+            "for t in 0..T {{
+                 let x = simd::splat(of_pairs[t][pair]);
+                 for i in 0..V {{ {sum}[t][i] = simd::add_products({sum}[t][i], {integers}, x); }}
+             }}\n"
+        );
+    }
+    format!(
+        "for t in 0..T {{
+             let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
+             {halves}
+             for i in 0..V {{ {sum}[t][i] = simd::add_products({sum}[t][i], {integers}, x); }}
+         }}\n",
+        halves = sums_of_two_runs("*of_two", "*of_two.add(1)"),
+    )
+}
+
+/// The statement that makes `x` of the sums of the activations of two runs (expressions), for integers of both in the halves of lanes.
+pub(super) fn sums_of_two_runs(first: &str, second: &str) -> String {
+    format!(
+        "// Both fit in sixteen bits.
+         let x = simd::splat({first} & 0xffff | {second} << 16);"
+    )
+}
+
+/// Operands that are values times the integers of their runs: their sums over a super-block, scaled once.
+pub(super) fn by_products(
+    plan: &MatmulPlan<'_>,
+    superblock: &SuperBlock,
+    extent: &Extent,
+    scaled: Scaled,
+) -> String {
+    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
+    if superblock.min.is_some() {
+        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
+    }
+    let (constant, sums) = match scaled {
+        Scaled::Bytes { zero, halved } => {
+            (String::new(), sums_of_bytes(plan, superblock, extent, zero, halved))
+        }
+        Scaled::Words => (
+            format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.unit / 4),
+            sums_of_words(extent),
+        ),
+    };
+    format!(
+        "{constant}
+         {out}
+         let mut y = {y};
+         for block in {blocks} {{
+             {sums}
+             {scaled}
+         }}\n",
+        y = extent.y,
+        blocks = extent.range(true),
+        scaled = scaled_sums(plan, superblock, "dot[t][i]"),
+    )
+}
+
+/// Statements that sum up products of super-block `block` with operands that lie as bytes, less `zero`, or as half of that.
+fn sums_of_bytes(
+    plan: &MatmulPlan<'_>,
+    superblock: &SuperBlock,
+    extent: &Extent,
+    zero: i32,
+    halved: bool,
+) -> String {
+    let tiles = plan.format.unit * superblock.runs / plan.pack.tile.k;
+    let start = when(zero != 0, || {
+        format!(
+            "let mut start = [simd::zero(); T];
+             for t in 0..T {{
+                 let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
+                 let mut x_sum = 0;
+                 for run in 0..RUNS {{ x_sum += *x_sums.add(run); }}
+                 start[t] = simd::splat(x_sum * {zero});
+             }}\n"
+        )
+    });
+    let first = format!("{} * {tiles}", extent.counted("block"));
+    let sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0 && !halved);
+    let whole = match halved {
+        true => {
+            "for t in 0..T { for i in 0..V { dot[t][i] = simd::add(simd::add(dot[t][i], dot[t][i]), start[t]); } }\n"
+        }
+        false => "",
+    };
+    format!("{start}{sums}{whole}")
+}
+
+/// The same with operands as i16.
+fn sums_of_words(extent: &Extent) -> String {
+    format!(
+        "let mut dot = [[simd::zero(); V]; T];
+         for run in 0..RUNS {{
+             let first = ({block} * RUNS + run) * FOURS;
+             {words}
+             for four in 0..FOURS {{
+                 let at = (first + four) * TILE;
+                 let mut w = [[simd::zero(); 2]; V];
+                 for i in 0..V {{
+                     w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
+                 }}
+                 for t in 0..T {{
+                     {words_of_four}
+                     for i in 0..V {{
+                         dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
+                         dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
+                     }}
+                 }}
+             }}
+         }}\n",
+        block = extent.counted("block"),
+        words = words("FOURS", "4 * first"),
+        words_of_four = words_of_four("four"),
+    )
+}
+
+/// Statements that scale the integer sums of super-block `block` (an expression, of token `t` and vector `i`) and add them to `y`.
+fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> String {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let has_min = superblock.min.is_some();
+    let each = values_of_words(types);
+    let add = terms::add(format, "y[t][i]", sum, has_min.then(|| i32("lows[t][i]")), |name| {
+        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
+        terms::load(types, name, &format!("block * {words}{each}"))
+    });
+    format!(
+        "{lows}
+         for t in 0..T {{
+             {x_scale}
+             for i in 0..V {{ {add} }}
+         }}\n",
+        lows = when(has_min, || sums_of_minima(plan)),
+        x_scale =
+            terms::x_scale(format, "(token + t)", &format!("block * {}", format.unit * superblock.runs)),
+    )
+}
+
+/// Statements that prefetch the terms of a later super-block.
+fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
+    if !prefetches(plan) {
+        return String::new();
+    }
+    // Panel follows panel, so what comes after the last super-block is the next panel's first one.
+    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / superblock.runs).max(1);
+    let each = values_of_words(plan.pack.terms);
+    let of = |name: &str, words: &str| {
+        format!(
+            "for line in 0..{words}.div_ceil(LINE) {{
+                 simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
+             }}\n"
+        )
+    };
+    let minima = superblock.min.as_ref().map_or(String::new(), |_| of("min", "MIN_WORDS"));
+    let (begin, end) = if_asked(plan);
+    format!("{begin}{}{minima}{end}", of("scale", "WORDS"))
+}
+
+/// Statements that add up `lows`: the sums of activations times the integers of minima.
+fn sums_of_minima(plan: &MatmulPlan<'_>) -> String {
+    format!(
+        "let mut lows = [[simd::zero(); V]; T];
+         for pair in 0..RUNS / 2 {{
+             let mut integers = [simd::zero(); V];
+             for i in 0..V {{ integers[i] = {}; }}
+             {}
+         }}\n",
+        integers_of_pair(plan),
+        add_sums_of_pair(plan, "lows", "integers[i]"),
+    )
+}
