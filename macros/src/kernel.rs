@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-    const NIBBLE: &str = include_str!("../../tests/macros/tests/specs/formats/nibble.toml");
+    const NIBBLE: &str = include_str!("../tests/specs/formats/nibble.toml");
 
     fn built(package: &str) -> String {
         let built =

@@ -1,9 +1,9 @@
 //! What the macros accept and, word by word, how they refuse.
 //!
-//! `TRYBUILD=overwrite cargo test -p gristmill-macros-tests --test ui` rewrites the expected messages. The wording of
+//! `TRYBUILD=overwrite cargo test -p gristmill-macros --test ui` rewrites the expected messages. The wording of
 //! rustc's own lines changes with its version; a mismatch there alone is no failure of the macros.
 
-#[path = "../../choice/mod.rs"]
+#[path = "../../tests/choice/mod.rs"]
 mod choice;
 
 #[test]

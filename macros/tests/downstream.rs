@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-#[path = "../../choice/mod.rs"]
+#[path = "../../tests/choice/mod.rs"]
 mod choice;
 
 type Tested = Result<(), Box<dyn std::error::Error>>;
 
 fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/downstream")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/downstream")
 }
 
 /// Runs cargo in a target folder that both builds share, so that only the crate itself is built twice.
@@ -61,7 +61,7 @@ fn copied(name: &str, edit: impl Fn(&str) -> String) -> Result<PathBuf, Box<dyn 
         let to = copy.join(file);
         std::fs::create_dir_all(to.parent().unwrap_or(&copy))?;
         let text = std::fs::read_to_string(example().join(file))?;
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
         let text = text.replace("\"../..", &format!("\"{}", root.display()));
         // Of two packages of one name in one target folder, cargo takes one for the other where its files are older.
         let text = text.replace("name = \"downstream\"", &format!("name = \"{name}\""));

@@ -56,7 +56,7 @@ fn the_tables_of_a_registry_agree() -> Tested {
 fn formats_of_macros_and_shipped_ones_are_one_registry() -> Tested {
     let joined = Registry::joined(&[&nibble::REGISTRY, &beside::REGISTRY, &gristmill::REGISTRY])?;
     joined.check()?;
-    assert_eq!(joined.package, "gristmill-macros-tests + gristmill-kernels");
+    assert_eq!(joined.package, "gristmill-macros + gristmill-kernels");
     let all = gristmill::REGISTRY.formats.len() + 2;
     assert_eq!(joined.formats.len(), all);
     let registries =
@@ -83,7 +83,7 @@ fn formats_of_macros_and_shipped_ones_are_one_registry() -> Tested {
 #[test]
 fn a_format_from_a_file_multiplies() -> Tested {
     let registry = &nibble::REGISTRY;
-    assert_eq!(registry.package, "gristmill-macros-tests");
+    assert_eq!(registry.package, "gristmill-macros");
     let (_, format) = registry.format("nibble")?;
     assert_eq!(format.source, "tests/specs/formats/nibble.toml:1");
     let (n, k) = (5, 64);

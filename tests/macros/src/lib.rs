@@ -1,1 +1,0 @@
-//! Nothing of its own: `tests/` holds what the macros accept, refuse and expand to.
