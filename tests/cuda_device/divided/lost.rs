@@ -4,7 +4,7 @@ use super::{
     ROWS, divided, expected, k, on_device, on_three, on_three_with, one_token, one_token_expected, over,
     parts, ran, weights,
 };
-use crate::images::{bits, devices, tried, values};
+use crate::images::{bits, tried, values};
 use crate::support::{is_child, lose};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::observe::{FellBack, Launch, Observer, observe};

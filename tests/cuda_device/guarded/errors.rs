@@ -1,15 +1,14 @@
 //! Every error of the driver at every call of a run, one and two of them, and while a layer is made.
 
 use super::{GPU, TOKENS, expected, fallbacks, guarded, on_device, run, steps};
-use crate::support::{fail, said};
-use gristmill::cuda::Gpu;
-use gristmill::{Error, GuardOptions, NoGpu, Policy, REGISTRY, Recording, RecoveryStep, Workspace};
+use crate::support::fail;
+use gristmill::{Error, GuardOptions, Policy, REGISTRY, Recording, RecoveryStep, Workspace};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Errors, with whether a context or a device is lost by them: no memory, no resources for a launch, an operation that is not supported;
 /// an illegal address, a failed launch, memory that failed; a device of which nothing more is known, one that is not there.
-const ERRORS: [(u32, bool); 8] =
+pub(super) const ERRORS: [(u32, bool); 8] =
     [(2, false), (701, false), (801, false), (700, true), (719, true), (214, true), (999, true), (46, true)];
 
 #[test]

@@ -1,6 +1,6 @@
 //! Guarded experts.
 
-use super::{GPU, ROWS, TOKENS, expected, fallbacks, format, guarded, k, on_device, run, steps, weights};
+use super::{GPU, ROWS, TOKENS, expected, fallbacks, format, guarded, k, on_device, run, steps};
 use crate::graphs::quantized;
 use crate::images::{bits, values};
 use crate::support::{fail, lose};
@@ -11,7 +11,7 @@ use gristmill::{
 use std::num::NonZeroU64;
 
 /// Three experts, of which each of four tokens goes through two.
-fn experts(policy: Policy, guard: GuardOptions) -> Result<GuardedExperts<'static>, Error> {
+pub(super) fn experts(policy: Policy, guard: GuardOptions) -> Result<GuardedExperts<'static>, Error> {
     let options = LinearOptions { policy, device: GPU, ..LinearOptions::default() };
     GuardedExperts::new(&REGISTRY, matrices(), &options, guard, &Threads::single())
 }
@@ -24,7 +24,7 @@ fn matrices() -> Vec<Vec<QuantizedBuf<'static>>> {
 
 const LISTS: [u32; 8] = [0, 2, 1, 0, 0, 2, 2, 1];
 
-fn mixed(experts: &GuardedExperts<'_>, workspace: &mut Workspace) -> Result<Vec<u32>, Error> {
+pub(super) fn mixed(experts: &GuardedExperts<'_>, workspace: &mut Workspace) -> Result<Vec<u32>, Error> {
     let (x, weights, mut y) = (values(4 * k(), 5), values(8, 6), vec![f32::NAN; 4 * ROWS]);
     let input = ExpertInput::Tokens(Input::F32(&x));
     let routes = Routes::each(4, 2, &LISTS)?;
@@ -34,7 +34,7 @@ fn mixed(experts: &GuardedExperts<'_>, workspace: &mut Workspace) -> Result<Vec<
 }
 
 /// The same by the processor, without a guard.
-fn mixed_here() -> Vec<u32> {
+pub(super) fn mixed_here() -> Vec<u32> {
     let (threads, matrices) = (Threads::single(), matrices());
     let lent: Vec<_> = matrices.iter().map(|expert| expert[0].matrix()).collect();
     let experts = Experts::new(&REGISTRY, &lent, &LinearOptions::default(), &threads).expect("experts");

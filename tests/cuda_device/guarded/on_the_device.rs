@@ -1,12 +1,11 @@
 //! Guarded layers whose operands are on the device.
 
+use super::errors::ERRORS;
 use super::{GPU, ROWS, TOKENS, expected, fallbacks, guarded, k, on_device, steps};
 use crate::images::{bits, values};
 use crate::support::fail;
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-use gristmill::{
-    Error, GuardOptions, GuardedLinear, NoGpu, Policy, REGISTRY, Recording, RecoveryStep, Workspace,
-};
+use gristmill::{Error, GuardOptions, GuardedLinear, Policy, REGISTRY, Recording, RecoveryStep, Workspace};
 use std::num::NonZeroU64;
 
 /// The product of operands on the device, which it is waited for.

@@ -1,5 +1,6 @@
 //! Kernels and quantizers whose results are wrong: who is blamed, and what is left.
 
+use super::experts::{experts, mixed, mixed_here};
 use super::{GPU, TOKENS, expected, fallbacks, guarded, run, steps};
 use crate::images::{has_images, place_changed, place_units, settings};
 use crate::support::{can_run, child, is_child, said};
