@@ -2,7 +2,7 @@
 //! uses more than its spec allows, none spills, and the instructions are those that the algorithms promise.
 //!
 //! Products of floats are most of the code, and differ between formats in how blocks are decoded only: without `GRISTMILL_TESTS=all`
-//! each of their units is compiled for one of its architectures, in turn.
+//! each of their units is compiled for one of its architectures in turn, and the instructions of other products are looked at so, too.
 //!
 //! Images are kept in the build's folder for temporary files, so that a second run compiles what changed.
 
@@ -63,7 +63,7 @@ fn images_are_what_the_specs_promise() {
         choice::left_out("all but one image of each unit of products of floats, and looks at others");
     if in_turn {
         let rows = units.iter_mut().filter(|unit| of_floats(&unit.name));
-        rows.for_each(|unit| one_in_turn(unit, number(&unit.name)));
+        rows.for_each(one_in_turn);
     }
     let images: usize = units.iter().map(|unit| unit.archs.len() + unit.ptx.len()).sum();
     let start = Instant::now();
@@ -170,8 +170,8 @@ fn number(unit: &str) -> usize {
 }
 
 /// Leaves a unit one image: of machine code for one of its architectures, or of PTX.
-fn one_in_turn(unit: &mut Wanted, number: usize) {
-    let turn = number % (unit.archs.len() + unit.ptx.len());
+fn one_in_turn(unit: &mut Wanted) {
+    let turn = number(&unit.name) % (unit.archs.len() + unit.ptx.len());
     if turn < unit.archs.len() {
         (unit.archs, unit.ptx) = (vec![unit.archs[turn]], Vec::new());
     } else {

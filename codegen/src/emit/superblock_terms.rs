@@ -40,6 +40,15 @@ pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: 
     out
 }
 
+/// Where the numbers that super-blocks share begin, and the integers of their minima; `integers`: those of their scales, too.
+pub(super) fn terms_of_superblocks(plan: &MatmulPlan<'_>, superblock: &SuperBlock, integers: bool) -> String {
+    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers });
+    if superblock.min.is_some() {
+        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
+    }
+    out
+}
+
 /// Where terms `name` (`scale` or `min`) of the rows of `V` vectors begin.
 pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: TermsRead) -> String {
     let (types, rows) = (plan.pack.terms, plan.pack.packing.rows);

@@ -4,7 +4,7 @@ use super::operands::{PREFETCH_DISTANCE, if_asked, prefetches, split, words, wor
 use super::runs::{Extent, start};
 use super::sums::{integer_sums, needs_sum, sums_times_factors};
 use super::superblock_terms::{
-    TermsRead, constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_rows,
+    constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_superblocks,
     values_of_words,
 };
 use super::terms;
@@ -20,10 +20,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
         None => format!("unit * {tiles}"),
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
-    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: !extent.integers });
-    if has_min {
-        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
-    }
+    let mut out = terms_of_superblocks(plan, superblock, !extent.integers);
     let (flags, next_flags) = match plan.pack.shifted {
         None => (String::new(), String::new()),
         Some(_) => {
@@ -239,10 +236,7 @@ pub(super) fn by_products(
     extent: &Extent,
     scaled: Scaled,
 ) -> String {
-    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
-    if superblock.min.is_some() {
-        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
-    }
+    let terms = terms_of_superblocks(plan, superblock, false);
     let (constant, sums) = match scaled {
         Scaled::Bytes { zero, halved } => {
             (String::new(), sums_of_bytes(plan, superblock, extent, zero, halved))
@@ -254,7 +248,7 @@ pub(super) fn by_products(
     };
     format!(
         "{constant}
-         {out}
+         {terms}
          let mut y = {y};
          for block in {blocks} {{
              {sums}

@@ -9,7 +9,7 @@ use super::function::{Function, constants, imports};
 use super::matmul::{epilogue, trit_tables};
 use super::staged;
 use super::sums::{needs_sum, zero_point};
-use super::superblock_terms::{self, TermsRead};
+use super::superblock_terms;
 use super::terms;
 use super::{runs, superblocks};
 use crate::lower::ir::{f32, i32};
@@ -262,8 +262,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     let (format, types) = (plan.format, plan.pack.terms);
     let has_min = superblock.min.is_some();
     let each = superblock_terms::values_of_words(types);
-    let mut pointers =
-        superblock_terms::terms_of_rows(plan, "scale", TermsRead { values: true, integers: false });
+    let pointers = superblock_terms::terms_of_superblocks(plan, superblock, false);
     let mut of_block = format!(
         "let mut scale = [simd::splat_f32(0.0); V];
          for i in 0..V {{ scale[i] = {}; }}\n",
@@ -271,11 +270,6 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     );
     let mut lows = String::new();
     if has_min {
-        pointers.push_str(&superblock_terms::terms_of_rows(
-            plan,
-            "min",
-            TermsRead { values: true, integers: true },
-        ));
         let _ = write!(
             of_block,
             "let mut min = [simd::splat_f32(0.0); V];
