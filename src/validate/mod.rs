@@ -13,7 +13,8 @@ mod speed;
 mod tensor;
 
 use crate::registry::Entry;
-use crate::{Registry, Threads};
+use crate::vocab::DeviceKind;
+use crate::{Device, Registry, Threads};
 pub use asked::{Options, Outcome, Problem, ValidateError};
 pub use baseline::{Baseline, Time};
 pub use library::{LibraryCheck, NotCompared};
@@ -71,6 +72,7 @@ pub fn validate(
     threads: &Threads,
 ) -> Result<Validation, ValidateError> {
     let began = Instant::now();
+    let _open = Opened::of(options.device);
     let formats = tensor::formats(registry, options.formats)?;
     let (accuracy, cross_check, library) = products::check(registry, options, &formats, threads)?;
     let machine = speed::machine(options.device)?;
@@ -96,4 +98,37 @@ pub fn validate(
         speed,
         memory,
     })
+}
+
+/// A GPU that stays open while handles come and go, since opening it takes a tenth of a second and more. One that can't be opened is told of
+/// by the first handle.
+pub(crate) struct Opened {
+    #[cfg(feature = "cuda")]
+    gpu: Option<std::sync::Arc<crate::cuda::Gpu>>,
+}
+
+impl Opened {
+    /// This device; nothing on the processor.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn of(device: Device) -> Opened {
+        Opened {
+            gpu: (device.kind == DeviceKind::Cuda)
+                .then(|| crate::cuda::Gpu::open(device.index).ok())
+                .flatten(),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn of(_: Device) -> Opened {
+        Opened {}
+    }
+
+    /// Lets go of it and opens it anew: it may have been lost.
+    pub(crate) fn renew(&mut self, device: Device) {
+        #[cfg(feature = "cuda")]
+        {
+            self.gpu = None;
+        }
+        *self = Opened::of(device);
+    }
 }

@@ -94,7 +94,8 @@ impl Launcher<ActivationCode> {
 /// units as a product wants them. Products do this for themselves; this is for looking at what they do.
 ///
 /// # Errors
-/// Why nothing was chosen; [`Error::ShapeMismatch`]; [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
+/// Why nothing was chosen; [`Error::ShapeMismatch`], also for a unit that is no part of a block with a scale;
+/// [`Error::NonFinite`], [`Error::ScaleOverflow`]; [`Error::Gpu`].
 pub fn quantize_activations(
     decision: &Decision<'_>,
     unit: Unit,
@@ -116,6 +117,7 @@ pub fn quantize_activations(
         return Err(Error::ShapeMismatch { what: "activations", unit: "values", expected, found: x.len() });
     }
     let layout = RowLayout::new(unit, k, block)?;
+    within_blocks(&layout, block)?;
     let gpu = Arc::clone(launcher.gpu());
     let mut scratch = DeviceScratch::new(&gpu);
     let places = scratch.places(&gpu, m, &layout, block, layout.bytes())?;
@@ -125,6 +127,19 @@ pub fn quantize_activations(
     gpu.wait(launcher.entry.name)?;
     scratch.finish()?;
     scratch.quantized()
+}
+
+/// Refuses units that are no parts of blocks: the kernels go block by block, and no product has others.
+pub(super) fn within_blocks(layout: &RowLayout, block: Option<usize>) -> Result<(), Error> {
+    match block {
+        Some(block) if !block.is_multiple_of(layout.unit) => Err(Error::ShapeMismatch {
+            what: "a unit of a block of activations",
+            unit: "elements or a part of these",
+            expected: block,
+            found: layout.unit,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// CUDA blocks that share the blocks or units of a row of activations: one for each warp's worth, where so few rows leave

@@ -5,7 +5,7 @@ use crate::observe::HeldMemory;
 use cudarc::driver::result::mem_pool;
 use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool,
+    CUmemPoolProps, CUmemoryPool, CUstreamCaptureMode, cuThreadExchangeStreamCaptureMode,
 };
 use cudarc::driver::{CudaContext, DriverError};
 use std::ffi::c_void;
@@ -121,16 +121,28 @@ impl MemoryPool {
     pub(super) fn keep(&self, mut bytes: u64) -> Result<(), DriverError> {
         let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: the attribute is a u64.
-        unsafe { mem_pool::set_attribute(self.0, attribute, (&raw mut bytes).cast::<c_void>()) }
+        relaxed(|| unsafe { mem_pool::set_attribute(self.0, attribute, (&raw mut bytes).cast::<c_void>()) })
     }
 
     /// A number that the driver counts.
     pub(super) fn number(&self, which: CUmemPool_attribute) -> Result<u64, DriverError> {
         let mut number = 0u64;
         // SAFETY: the attributes that are asked for are u64.
-        unsafe { mem_pool::get_attribute(self.0, which, (&raw mut number).cast::<c_void>()) }?;
+        relaxed(|| unsafe { mem_pool::get_attribute(self.0, which, (&raw mut number).cast::<c_void>()) })?;
         Ok(number)
     }
+}
+
+/// Calls the driver for what no graph holds and no capture is broken by. A thread that captures, in any mode but the relaxed one, is refused
+/// it otherwise (580.159 does).
+fn relaxed<T>(call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, DriverError> {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the mode is this thread's own, and what it was comes back before anything else is called.
+    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result()?;
+    let result = call();
+    // SAFETY: as above.
+    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result()?;
+    result
 }
 
 impl Drop for MemoryPool {

@@ -1,5 +1,6 @@
 //! Prologues on a device.
 
+use super::activations::within_blocks;
 use super::blocks::size;
 use super::buffer::DeviceBuffer;
 use super::device::{Function, Geometry, Gpu};
@@ -267,6 +268,7 @@ pub fn quantize_with(
     input.check(m, k)?;
     let all = m.checked_mul(k).filter(|values| *values > 0).ok_or(Error::TooLarge { what: "activations" })?;
     let layout = RowLayout::new(unit, k, info.block)?;
+    within_blocks(&layout, info.block)?;
     let gpu = Arc::clone(launcher.gpu());
     let there = DevicePrologue::new(&gpu, prologue.clone())?;
     let copied = |rows: &Rows<'_>| {

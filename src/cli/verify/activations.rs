@@ -45,7 +45,7 @@ pub fn quantize(session: &mut Session<'_>, index: usize, activations: &Activatio
             }
             let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
             for kernel in &kernels {
-                for unit in units.iter().filter(|unit| unit.elements <= k) {
+                for unit in units.iter().filter(|unit| takes(*kernel, **unit, k, activations.block)) {
                     let case =
                         format!("k={k} {name}, units of {} padded to {}", unit.elements, unit.multiple);
                     session.case(*kernel, || {
@@ -77,6 +77,13 @@ pub(super) fn units(index: usize) -> Vec<Unit> {
         }
     }
     units
+}
+
+/// Whether a kernel lays rows of `k` out in such units: a GPU's only in parts of what has a scale.
+pub(super) fn takes(kernel: Kernel, unit: Unit, k: usize, block: Option<u32>) -> bool {
+    let elements = if unit.elements == 0 { k } else { unit.elements };
+    unit.elements <= k
+        && (kernel.on_cpu() || block.is_none_or(|block| (block as usize).is_multiple_of(elements)))
 }
 
 fn one(

@@ -28,6 +28,7 @@ use super::error::{CliError, Outcome};
 use super::list::{name_of, nothing_for};
 use super::random::Random;
 use super::{progress, request};
+use crate::validate::Opened;
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
 use gristmill::vocab::{DType, DeviceKind, Isa};
@@ -71,6 +72,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         digest: Fnv::EMPTY,
         quick: arguments.quick,
         device: arguments.device,
+        opened: Opened::of(arguments.device),
         progress: &progress,
     };
     guard::watch();
@@ -193,6 +195,7 @@ mod tests {
             digest: Fnv::EMPTY,
             quick: true,
             device: Device::CPU,
+            opened: Opened::of(Device::CPU),
             progress: &|_| {},
         };
         let entry = REGISTRY.entries.first().ok_or("this build has kernels")?;

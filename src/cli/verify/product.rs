@@ -9,7 +9,11 @@ use super::packed::Run;
 use super::scales::{self, Spread};
 use super::session::{Kernel, Session, Subject, agree};
 use gristmill::Shape;
+use gristmill::registry::{DimRule, ShapeRules};
 use gristmill::vocab::{Op, Precision};
+
+/// Rows of which no case of a quick run has more.
+pub(super) const MANY_ROWS: u64 = 1024;
 
 /// The longest rows that are tried.
 const LONG: usize = 131_072;
@@ -60,6 +64,20 @@ fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
         case((203, 17, STAGED.div_ceil(elements)), Highest, Alternating, false, 1),
     ]);
     cases
+}
+
+/// A case for a kernel whose own rules leave out all others: as small as they allow, and not a whole number of tiles.
+fn case_of_rules(rules: &ShapeRules, blocks_of_both: usize, elements: usize) -> Case {
+    let least = |rule: DimRule, other: u64| {
+        let least = rule.min.max(other).min(rule.max);
+        usize::try_from(least).unwrap_or(usize::MAX)
+    };
+    let n = least(rules.n, (rules.n.min + 17).max(33));
+    // Where rows are many, short ones do.
+    let blocks = if n as u64 > MANY_ROWS { 1 } else { 3 } * blocks_of_both as u64;
+    let k = least(rules.k, blocks * elements as u64);
+    let m = least(rules.m, rules.m.min + if n as u64 > MANY_ROWS { 0 } else { 5 });
+    Case { m, n, k, weights: Weights::Random, tokens: Tokens::F32, bias: true, threads: 1 }
 }
 
 /// The expected result; an error against f64 says nothing where scales are as large as they get, so those have none.
@@ -127,6 +145,23 @@ pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), Cli
             case,
             Weighted { name: &name, tensor: &tensor, edge, moderate: true },
         )?;
+    }
+    let elements = subject.info.elements;
+    let both = (1..=block).find(|blocks| (blocks * elements).is_multiple_of(block)).unwrap_or(1);
+    let mut apart = Random::new(5, subject.info.name);
+    for kernel in kernels.clone() {
+        // Tiles for many rows are others' too, which have their shapes here.
+        if session.reports[kernel.index].cases > 0 || session.quick && kernel.entry.shape.n.min > MANY_ROWS {
+            continue;
+        }
+        let case = case_of_rules(&kernel.entry.shape, both, elements);
+        let name = format!("{} random weights, f32", Shape::new(case.m, case.n, case.k));
+        let tensor = inputs::tensor(subject.oracle, &mut apart, case.n, case.k, case.weights);
+        let weighted = Weighted { name: &name, tensor: &tensor, edge: Edge::End, moderate: true };
+        // Which kernels there are is not to show in the digest.
+        let digest = session.digest;
+        one(session, subject, &kernels, &mut apart, case, weighted)?;
+        session.digest = digest;
     }
     for sweep in scales::sweeps(subject.oracle, false) {
         for swept in sweep.tensors(subject.oracle, &mut random, Spread::ByRow) {

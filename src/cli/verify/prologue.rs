@@ -2,7 +2,7 @@
 
 use super::super::error::CliError;
 use super::super::random::Random;
-use super::activations::{Found, units};
+use super::activations::{Found, takes, units};
 use super::guard::{Edge, Guarded};
 #[cfg(feature = "cuda")]
 use super::session::prepared;
@@ -86,7 +86,7 @@ pub fn prologue(session: &mut Session<'_>, index: usize, activations: &Activatio
                 let edge = if number % 2 == 0 { Edge::End } else { Edge::Start };
                 let case = format!("k={k}, {chosen}, {name}");
                 for kernel in &kernels {
-                    for unit in units.iter().filter(|unit| unit.elements <= k) {
+                    for unit in units.iter().filter(|unit| takes(*kernel, **unit, k, activations.block)) {
                         session.case(*kernel, || match kernel.on_cpu() {
                             true => one(*kernel, &case, &rows.x, &steps, *unit, edge, expected.as_ref()),
                             false => on_gpu(*kernel, &case, &rows.x, &steps, *unit, expected.as_ref()),

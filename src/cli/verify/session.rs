@@ -2,6 +2,7 @@
 
 use super::super::error::CliError;
 use super::guard;
+use crate::validate::Opened;
 use gristmill::oracle::FormatOracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};
@@ -51,6 +52,8 @@ pub struct Session<'o> {
     pub quick: bool,
     /// Where kernels run that are not for the processor.
     pub device: Device,
+    /// That device: each case has handles of its own, and opening it for each would take longer than all else.
+    pub opened: Opened,
     /// Called with the kernel that runs next.
     pub progress: &'o dyn Fn(&str),
 }
@@ -110,6 +113,8 @@ impl Session<'_> {
         report.cases += 1;
         if let Err(problem) = outcome {
             report.problem.get_or_insert(problem);
+            // A kernel that loses the device is not to fail all behind it.
+            self.opened.renew(self.device);
         }
         Ok(())
     }

@@ -219,6 +219,18 @@ int capturing_anything() {
     return SUCCESS;
 }
 
+int& capture_mode() {
+    static thread_local int mode = 0;
+    return mode;
+}
+
+bool is_refused_in_capture() {
+    if (capture_mode() == 2) return false;
+    for (Stream* stream : driver().streams)
+        if (stream->capture && stream->capture->owner == std::this_thread::get_id()) return true;
+    return false;
+}
+
 void trim(Device* device) {
     device->pool->keep_at_most(device->pool->keeps);
     for (auto& [handle, pool] : device->pools) pool->keep_at_most(pool->keeps);

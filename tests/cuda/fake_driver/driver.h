@@ -270,6 +270,10 @@ Device* owner_of(uint64_t address, size_t bytes);
 bool reaches(Device* device, uint64_t address);
 int device_error(int device);
 int capturing_anything();
+// What a thread that captures may call besides: global (0), thread-local or relaxed (2).
+int& capture_mode();
+// Whether this thread captures, and has not said that it may call what is no part of a graph all the same.
+bool is_refused_in_capture();
 // Whether an operation may use a range when it runs: it was not freed in front of it.
 int alive(const char* what, uint64_t address, size_t bytes);
 // What a device's pools do when it is waited for.

@@ -401,6 +401,7 @@ GM_API cuMemPoolSetAccess(void* handle, const Access* access, size_t count) {
 }
 GM_API cuMemPoolSetAttribute(void* handle, int attribute, void* value) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     auto pool = pool_of(handle);
     if (!pool) return INVALID_VALUE;
     if (attribute != POOL_RELEASE_THRESHOLD) return NOT_SUPPORTED;
@@ -409,6 +410,7 @@ GM_API cuMemPoolSetAttribute(void* handle, int attribute, void* value) {
 }
 GM_API cuMemPoolGetAttribute(void* handle, int attribute, void* value) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     auto pool = pool_of(handle);
     if (!pool) return INVALID_VALUE;
     uint64_t& out = *static_cast<uint64_t*>(value);
@@ -423,6 +425,7 @@ GM_API cuMemPoolGetAttribute(void* handle, int attribute, void* value) {
 }
 GM_API cuMemPoolTrimTo(void* handle, size_t keep) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     auto pool = pool_of(handle);
     return pool ? (pool->keep_at_most(keep), int(SUCCESS)) : int(INVALID_VALUE);
 }

@@ -143,6 +143,10 @@ GM_API cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
 
 // ------------------------------------------------------------------------------------------------------- graphs
 
+GM_API cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(capture_mode(), *mode);
+    return SUCCESS;
+}
 GM_API cuStreamBeginCapture_v2(void* handle, int) {
     GM_USABLE;
     Stream* stream = stream_of(handle);
