@@ -16,6 +16,9 @@ enum : u32 { MULTIPLYING = 8, BRINGING = 4 };
 // Where blocks are not copied.
 struct NoBlocks {};
 
+// Bytes of eight k of all tokens, with a gap: a warp stores eight of these of four tokens at a time, in different banks.
+template <class Tile> constexpr u32 X_PIECE = Tile::X_BYTES / (Tile::STAGE / 8);
+
 // Starts the products of the stage at `place`, once it is there.
 template <class Tile, class X, class W, class B>
 GM_DEVICE void multiply_stage(X &xs, W &ws, B &full, u32 place, u32 phase, u32 group, f32 (&sums)[Tile::TOKENS / 2]) {
@@ -23,7 +26,7 @@ GM_DEVICE void multiply_stage(X &xs, W &ws, B &full, u32 place, u32 phase, u32 g
     gm_wgmma_fence();
     GM_UNROLL for (u32 step = 0; step < Tile::STAGE / 16; step++) {
         const u64 w = gm_wgmma_operand(ws, place * Tile::W_BYTES + step * (2 * Tile::ROWS * 16) + group * 1024, Tile::ROWS * 16, 128);
-        const u64 x = gm_wgmma_operand(xs, place * Tile::X_BYTES + step * (2 * Tile::TOKENS * 16), Tile::TOKENS * 16, 128);
+        const u64 x = gm_wgmma_operand(xs, place * Tile::X_BYTES + step * (2 * X_PIECE<Tile>), X_PIECE<Tile>, 128);
         Tile::multiply(sums, w, x);
     }
     gm_wgmma_commit();
@@ -35,17 +38,16 @@ template <class Tile> GM_DEVICE u32 raw_unit(u32 stage) { return stage / (Tile::
 // Starts copies of stage `stage` of the tokens to `place`, once that is empty, and of blocks that begin with the stage.
 template <class Tile, class X, class R, class B, class Arguments>
 GM_DEVICE void copy_stage(
-    X &xs, R &blocks, B &empty, const Arguments &a, const u16 *(&x)[Tile::TOKENS / 8 / BRINGING], const u8 *const (&rows)[2],
+    X &xs, R &blocks, B &empty, const Arguments &a, const u16 *(&x)[Tile::TOKENS / 4 / BRINGING], const u8 *const (&rows)[2],
     u32 own_row, u32 stage, u32 stages, u32 place, u32 phase
 ) {
     if (stage < stages) {
         gm_barrier_wait(empty, place, phase);
-        // Activations have room for half a stage; where that is all, weights are zeros.
-        const u32 half = stage * Tile::STAGE + 32 < a.x_stride ? 32 : 0;
-        const u32 to = place * Tile::X_BYTES + (gm_lane() / 8 * Tile::TOKENS + (gm_warp() - MULTIPLYING) * 8 + gm_lane() % 8) * 16;
-        GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 8 / BRINGING; i++) {
-            gm_copy(xs, to + i * BRINGING * 128, (const u32x4 *)x[i]);
-            gm_copy(xs, to + i * BRINGING * 128 + 4 * Tile::TOKENS * 16, (const u32x4 *)(x[i] + half));
+        // A token's stage is a line of memory. Activations have room for half a stage; where that is all, weights are zeros.
+        const u32 back = gm_lane() % 8 >= 4 && stage * Tile::STAGE + 32 >= a.x_stride ? 32 : 0;
+        const u32 to = place * Tile::X_BYTES + gm_lane() % 8 * X_PIECE<Tile> + ((gm_warp() - MULTIPLYING) * 4 + gm_lane() / 8) * 16;
+        GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 4 / BRINGING; i++) {
+            gm_copy(xs, to + i * BRINGING * 64, (const u32x4 *)(x[i] - back));
             x[i] += Tile::STAGE;
         }
     }
@@ -77,10 +79,10 @@ GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments
         rows[r] = a.blocks + row * a.row_bytes;
         outer[r] = gm_load(a.outer + row);
     }
-    const u16 *x[Tile::TOKENS / 8 / BRINGING];
-    GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 8 / BRINGING; i++) {
-        const u32 token = first_token + (i * BRINGING + gm_warp() - MULTIPLYING) * 8 + gm_lane() % 8;
-        x[i] = (const u16 *)a.x + gm_min(token, a.m - 1) * a.x_stride + gm_lane() / 8 * 8;
+    const u16 *x[Tile::TOKENS / 4 / BRINGING];
+    GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 4 / BRINGING; i++) {
+        const u32 token = first_token + (i * BRINGING + gm_warp() - MULTIPLYING) * 4 + gm_lane() / 8;
+        x[i] = (const u16 *)a.x + gm_min(token, a.m - 1) * a.x_stride + gm_lane() % 8 * 8;
     }
     u32 place = 0, to = Tile::AHEAD, phase = 1;
     GM_UNROLL for (u32 i = 0; i < Tile::AHEAD; i++) copy_stage<Tile>(xs, blocks, empty, a, x, rows, own_row, i, stages, i, 1);

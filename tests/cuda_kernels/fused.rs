@@ -121,8 +121,8 @@ fn products_of_floats_are_the_cpu_s_bits() {
             (1, 40, 2, fewest, 2, 1),
             (2, 17, 3, threads, 1, 2),
             // More tiles and units than the CUDA block has threads for at once, and the longest rows.
-            (1, 3, blocks(kernel, 4352), threads, 1, 1),
-            (1, 35, blocks(kernel, 4352), threads, 1, 4),
+            (1, 3, blocks(kernel, 4352).min(longest), threads, 1, 1),
+            (1, 35, blocks(kernel, 4352).min(longest), threads, 1, 4),
             (1, 18, longest, threads, 2, 1),
         ];
         for (case, (m, n, blocks, threads, grid, side)) in shapes.into_iter().enumerate() {
@@ -318,8 +318,17 @@ fn mistakes_in_products_that_quantize_show() {
         ("a scale that is not stored", "gm_f16_to_f32(gm_f32_to_f16(stored))", "stored", ""),
         ("one half for all rounds", ", half ^= 1", "", "no barrier"),
     ];
+    let by_mma: &[Mistake] = &[
+        ("no wait", "    gm_wait_for_previous();\n", "", "in front of gm_wait_for_previous"),
+        ("one half for all panels", ", half_of_sums ^= 1)", ")", "no barrier"),
+        ("panels left out", "panel += gm_blocks(), half", "panel += 2 * gm_blocks(), half", ""),
+        ("codes of the panel before", "(u64)(next_panel) * a.stride", "(u64)(panel) * a.stride", ""),
+        ("a panel too many", "if (next_panel < panels)", "if (next_panel <= panels)", "not inside"),
+        ("another quarter's tokens", "+ 0 + quarter * 8", "+ 0 + (3 - quarter) * 8", ""),
+    ];
     let mut count = 0;
     for (name, mistakes) in [
+        ("matmul.i2_s.cuda.mma.fused", by_mma),
         ("matmul.i2_s.cuda.dp4a.fused", rows_of),
         ("matmul.q4_k.cuda.dp4a.fused", shared),
         ("matmul.q8_0.cuda.dp4a.fused", scaled),

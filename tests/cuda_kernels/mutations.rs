@@ -136,7 +136,7 @@ fn mistakes_in_products_show() {
         ("a run too many", "i < count", "i <= count", "never wrote|elements|no barrier"),
         ("weights of another run", "next = gm_min(unit + 8", "next = gm_min(unit + 7", ""),
         ("minima forgotten", "= gm_load(a.mins", "= 0.0f * gm_load(a.mins", ""),
-        ("integers of another run", "unit % 8 * 32 + g", "(unit + 1) % 8 * 32 + g", ""),
+        ("integers of another run", "next % 8 * 32 + g", "(next + 1) % 8 * 32 + g", ""),
         ("super-blocks that go on", "total[j] = 0;", "", ""),
     ];
     let ahead: &[Mistake] = &[
@@ -221,7 +221,35 @@ fn mistakes_in_products_show() {
         ("signed codes", "gm_mma_16832_us(sums[0][c]", "gm_mma_16832_ss(sums[0][c]", ""),
         ("another order", "added[(half_of_terms * 8 + i)", "added[(half_of_terms * 8 + count - 1 - i)", ""),
     ];
+    let one_sum: &[Mistake] = &[
+        ("no barrier", "        gm_sync();\n", "", "no barrier|never wrote"),
+        ("another row's sum", "quarter == 0 ? sums[0][0][0]", "quarter == 1 ? sums[0][0][0]", ""),
+        ("a warp's sums left out", "warp = 0; warp < WARPS", "warp = 1; warp < WARPS", ""),
+        ("tiles left out", "first += 4 * WARPS", "first += 5 * WARPS", ""),
+        ("codes of other tiles", "next = last ? 0 : first + 4", "next = last ? 0 : first + 3", ""),
+        (
+            "rows beyond the last",
+            "gm_warp() == adder && row < a.n",
+            "gm_warp() == adder",
+            "not inside|another block|no barrier",
+        ),
+        ("misaligned tokens", "a.x_stride + quarter * 8", "a.x_stride + quarter * 4", "not aligned"),
+        ("a wrong correction", " + x_sum * a.min", " - x_sum * a.min", ""),
+        NO_WAIT,
+    ];
+    let one_of_runs: &[Mistake] = &[
+        ("no barrier", "            gm_sync();\n", "", "no barrier|never wrote"),
+        ("one half for all rounds", ", half_of_terms ^= 1", "", "no barrier lies between"),
+        ("the last run left out", "if (unit >= a.units) continue;", "if (unit + 1 >= a.units) continue;", ""),
+        ("codes of other runs", "next = last ? 0 : first + 16", "next = last ? 0 : first + 15", ""),
+        ("minima forgotten", "min_ahead[e] = (i32)gm_load", "min_ahead[e] = 0 * (i32)gm_load", ""),
+        ("another super-block's scale", "gm_min(first / 8 + b,", "gm_min(first / 8 + 1 - b,", ""),
+        ("another row's integer", "% 8 * 32 + own_row);", "% 8 * 32 + (own_row ^ 1));", ""),
+        NO_WAIT,
+    ];
     let all = [
+        ("matmul.i2_s.cuda.mma.one", one_sum),
+        ("matmul.q4_k.cuda.mma.one", one_of_runs),
         ("matmul.i2_s.cuda.dp4a", dp4a),
         ("matmul.i2_s.cuda.mma", rows),
         ("matmul.q4_k.cuda.mma", shared),

@@ -17,8 +17,8 @@ use gristmill_spec::{SourceFile, check};
 const STAGES: &[Mistake] = &[
     (
         "activations as memory that nobody writes",
-        "ahead[1][r] = gm_load_written(",
-        "ahead[1][r] = gm_load_once(",
+        "ahead[i][r] = gm_load_written(",
+        "ahead[i][r] = gm_load_once(",
         "a launch in front may still write it",
     ),
     (
@@ -125,7 +125,7 @@ const STAGES: &[Mistake] = &[
         "place = place + 1 == 7 ? 0",
         "can't go on|no barrier|nobody waited|hasn't waited|in shared memory|never written",
     ),
-    ("tokens of another stage", "gm_min(stage + 2, stages - 1)", "gm_min(stage + 1, stages - 1)", ""),
+    ("tokens of another stage", "gm_min(stage + 3, stages - 1)", "gm_min(stage + 1, stages - 1)", ""),
 ];
 
 /// Mistakes with the products themselves.
@@ -209,8 +209,8 @@ const WHOLE: &[Mistake] = &[
     ),
     (
         "scales before they are there",
-        "        x_scales[gm_thread()] = x_scale;",
-        "        if (gm_thread() != 7) x_scales[gm_thread()] = x_scale;",
+        "        x_scales[own] = x_scale;",
+        "        if (own != 7) x_scales[own] = x_scale;",
         "never wrote",
     ),
 ];

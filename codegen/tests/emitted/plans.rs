@@ -98,7 +98,7 @@ fn plans_say_what_kernels_take_of_shared_memory() {
         }
         seen.insert((listed.algorithm.name(), listed.fused));
     }
-    assert_eq!(seen.len(), 10, "every skeleton of products: {seen:?}");
+    assert_eq!(seen.len(), 11, "every skeleton of products: {seen:?}");
 }
 
 /// A format whose blocks have so many bytes, most of them unused: with an f32 scale and offset for each element, or with a

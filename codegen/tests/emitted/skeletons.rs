@@ -32,10 +32,12 @@ const RUST: [(&str, &str, &str); 20] = [
 ];
 
 /// File, format, and name of the unit.
-const CUDA: [(&str, &str, &str); 10] = [
+const CUDA: [(&str, &str, &str); 12] = [
     ("cuda_dp4a", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1"),
     ("cuda_dp4a_fused", "i2_s", "matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused"),
     ("cuda_mma", "i2_s", "matmul_mma_2bit_rows_int8_row_centred_outer_128x32"),
+    ("cuda_mma_one", "i2_s", "matmul_mma_2bit_rows_int8_row_centred_outer_256x1"),
+    ("cuda_mma_fused", "q4_k", "matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused"),
     ("cuda_wgmma", "i2_s", "matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64"),
     ("cuda_wgmma_runs", "q4_0", "matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64"),
     ("cuda_rows_fma", "q4_0", "rows_q4_0_sm50"),

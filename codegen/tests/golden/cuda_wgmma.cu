@@ -56,41 +56,51 @@ GM_DEVICE f32 epilogue_row(const Matmul &a, f32 y, f32 outer, f32 bias) {
     return a.bias == nullptr ? y : y + bias;
 }
 
-// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
-// lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
-template <class X, class W, class B>
-GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {
+// Brings stage after stage as their places become empty. Tokens are loaded 4 stages ahead, each into registers of its own: a
+// copy from one to another would wait for the load. The two words of a piece that a lane of A has as its first four k go to one core
+// matrix, those it has as its last four to the other.
+template <class X, class W, class B, class Ax_scales, class Ainverses, class Acorrections>
+GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ax_scales &x_scales, Ainverses &inverses, Acorrections &corrections, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {
     const u32 own = gm_thread() - 256, last_panel = (a.n - 1) / 32;
     const i8 *from[2];
-    u32x4 ahead[2][2] = {};
+    u32x4 ahead[4][2] = {};
     GM_UNROLL for (u32 r = 0; r < 2; r++) {
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * 128 + own) / 4, a.m - 1);
         from[r] = a.x + token * a.x_stride + first_stage * 64 + own % 4 * 16;
-        ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
-        ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * 64));
+        GM_UNROLL for (u32 i = 0; i < 4; i++)
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(i, stages - 1) * 64));
+    }
+    if (own < 64) {
+        const u32 token = gm_min(first_token + own, a.m - 1);
+        const f32 x_scale = gm_load(a.x_scales + token);
+        x_scales[own] = x_scale;
+        inverses[own] = 1.0f / x_scale;
+        corrections[own] = gm_load(a.x_sums + token) * a.min;
     }
     u32 place = 0, phase = 1;
-    for (u32 stage = 0; stage < stages; stage++) {
+    GM_NO_UNROLL for (u32 first = 0; first < stages; first += 4)
+    GM_UNROLL for (u32 i = 0; i < 4; i++) {
+        const u32 stage = first + i;
+        if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
         if (gm_lane() == 0) {
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, 1024);
             GM_UNROLL for (u32 j = 0; j < 2; j++) {
-                const u32 i = own / 32 + j * 4;
-                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
-                gm_bulk_copy(ws, (place * 8 + i) * 512, codes, 512, full, place);
+                const u32 panel = own / 32 + j * 4;
+                const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
+                gm_bulk_copy(ws, (place * 8 + panel) * 512, codes, 512, full, place);
             }
         }
-        const u64 next = (u64)gm_min(stage + 2, stages - 1) * 64;
+        const u64 next = (u64)gm_min(stage + 4, stages - 1) * 64;
         GM_UNROLL for (u32 r = 0; r < 2; r++) {
-            const u32x4 x = ahead[0][r];
+            const u32x4 x = ahead[i][r];
             const u32 token = (r * 128 + own) / 4, piece = own % 4;
             const u32 at = place * 4224 + piece / 2 * 2112 + token * 16 + piece % 2 * 8;
             gm_shared_put(xs, at, u32x2{x.x, x.z});
             gm_shared_put(xs, at + 1024, u32x2{x.y, x.w});
-            ahead[0][r] = ahead[1][r];
-            ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + next));
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }
         gm_fence_proxy();
         gm_sync_warp();
@@ -156,17 +166,10 @@ GM_KERNEL(384) matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64(const Matmul
         const u32 panel = gm_min(first_panel + gm_thread() / 32, (a.n - 1) / 32);
         gm_prefetch_early(a.codes + panel * a.stride + first_stage * 512 + gm_thread() % 32 * 128);
     }
-    gm_wait_for_previous();
-    if (gm_thread() < 64) {
-        const u32 token = gm_min(first_token + gm_thread(), a.m - 1);
-        const f32 x_scale = gm_load(a.x_scales + token);
-        x_scales[gm_thread()] = x_scale;
-        inverses[gm_thread()] = 1.0f / x_scale;
-        corrections[gm_thread()] = gm_load(a.x_sums + token) * a.min;
-    }
     gm_sync();
+    gm_wait_for_previous();
     if (gm_warp() >= 8) {
-        bring(xs, ws, full, empty, a, first_token, first_panel, first_stage, stages);
+        bring(xs, ws, full, empty, x_scales, inverses, corrections, a, first_token, first_panel, first_stage, stages);
     } else {
         const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
         i32 sums[2][32] = {};

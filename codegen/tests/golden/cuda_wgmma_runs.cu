@@ -60,34 +60,40 @@ template <class Ascales, class Ax_scales, class Ax_sums> GM_DEVICE void add_term
     }
 }
 
-// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
-// lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
+// Brings stage after stage as their places become empty. Tokens are loaded 4 stages ahead, each into registers of its own: a
+// copy from one to another would wait for the load. The two words of a piece that a lane of A has as its first four k go to one core
+// matrix, those it has as its last four to the other.
 template <class X, class W, class B, class Ascales, class Ax_scales, class Ax_sums>
 GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales &x_scales, Ax_sums &x_sums, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {
     const u32 own = gm_thread() - 256, last_panel = (a.n - 1) / 32;
     const i8 *from[1];
-    u32x4 ahead[2][1] = {};
+    u32x4 ahead[4][1] = {};
     GM_UNROLL for (u32 r = 0; r < 1; r++) {
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * 128 + own) / 2, a.m - 1);
         from[r] = a.x + token * a.x_stride + first_stage * 32 + own % 2 * 16;
-        ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
-        ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * 32));
+        GM_UNROLL for (u32 i = 0; i < 4; i++)
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(i, stages - 1) * 32));
     }
     u32 terms_place = 0;
-    const u32 own_token = gm_min(first_token + own % 64, a.m - 1), after = gm_min(1u, stages - 1);
-    f32 x_scales_ahead[2] = {gm_load(a.x_scales + (u64)own_token * a.x_blocks + 0u * 32 / 32), gm_load(a.x_scales + (u64)own_token * a.x_blocks + after * 32 / 32)};
-    i32 x_sums_ahead[2] = {gm_load(a.x_sums + (u64)own_token * a.units + 0u), gm_load(a.x_sums + (u64)own_token * a.units + after)};
+    const u32 own_token = gm_min(first_token + own % 64, a.m - 1);
+    f32 x_scales_ahead[4];
+    GM_UNROLL for (u32 i = 0; i < 4; i++) x_scales_ahead[i] = gm_load(a.x_scales + (u64)own_token * a.x_blocks + gm_min(i, stages - 1) * 32 / 32);
+    i32 x_sums_ahead[4];
+    GM_UNROLL for (u32 i = 0; i < 4; i++) x_sums_ahead[i] = gm_load(a.x_sums + (u64)own_token * a.units + gm_min(i, stages - 1));
     u32 place = 0, phase = 1;
-    for (u32 stage = 0; stage < stages; stage++) {
+    GM_NO_UNROLL for (u32 first = 0; first < stages; first += 4)
+    GM_UNROLL for (u32 i = 0; i < 4; i++) {
+        const u32 stage = first + i;
+        if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
         if (gm_lane() == 0) {
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, 1024 + (stage % 4 == 0 ? gm_min(4u, a.units - stage) * 128 * 2 : 0));
             GM_UNROLL for (u32 j = 0; j < 2; j++) {
-                const u32 i = own / 32 + j * 4;
-                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
-                gm_bulk_copy(ws, (place * 8 + i) * 512, codes, 512, full, place);
+                const u32 panel = own / 32 + j * 4;
+                const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
+                gm_bulk_copy(ws, (place * 8 + panel) * 512, codes, 512, full, place);
             }
             if (stage % 4 == 0) {
                 GM_UNROLL for (u32 j = 0; j < 2; j++) {
@@ -97,22 +103,19 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales
                 terms_place = terms_place + 1 == 3 ? 0 : terms_place + 1;
             }
         }
-        const u32 later = gm_min(stage + 2, stages - 1);
-        if (own < 64) x_scales[place * 64 + own] = x_scales_ahead[0];
-        x_scales_ahead[0] = x_scales_ahead[1];
-        x_scales_ahead[1] = gm_load(a.x_scales + (u64)own_token * a.x_blocks + later * 32 / 32);
-        if (own < 64) x_sums[place * 64 + own] = x_sums_ahead[0];
-        x_sums_ahead[0] = x_sums_ahead[1];
-        x_sums_ahead[1] = gm_load(a.x_sums + (u64)own_token * a.units + later);
-        const u64 next = (u64)gm_min(stage + 2, stages - 1) * 32;
+        const u32 later = gm_min(stage + 4, stages - 1);
+        if (own < 64) x_scales[place * 64 + own] = x_scales_ahead[i];
+        x_scales_ahead[i] = gm_load(a.x_scales + (u64)own_token * a.x_blocks + later * 32 / 32);
+        if (own < 64) x_sums[place * 64 + own] = x_sums_ahead[i];
+        x_sums_ahead[i] = gm_load(a.x_sums + (u64)own_token * a.units + later);
+        const u64 next = (u64)gm_min(stage + 4, stages - 1) * 32;
         GM_UNROLL for (u32 r = 0; r < 1; r++) {
-            const u32x4 x = ahead[0][r];
+            const u32x4 x = ahead[i][r];
             const u32 token = (r * 128 + own) / 2, piece = own % 2;
             const u32 at = place * 2048 + piece / 2 * 2048 + token * 16 + piece % 2 * 8;
             gm_shared_put(xs, at, u32x2{x.x, x.z});
             gm_shared_put(xs, at + 1024, u32x2{x.y, x.w});
-            ahead[0][r] = ahead[1][r];
-            ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + next));
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }
         gm_fence_proxy();
         gm_sync_warp();
@@ -166,8 +169,8 @@ GM_KERNEL(384) matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64(const Matmul a)
         const u32 panel = gm_min(first_panel + gm_thread() / 32, (a.n - 1) / 32);
         gm_prefetch_early(a.codes + panel * a.stride + first_stage * 512 + gm_thread() % 32 * 128);
     }
-    gm_wait_for_previous();
     gm_sync();
+    gm_wait_for_previous();
     if (gm_warp() >= 8) {
         bring(xs, ws, full, empty, scales, x_scales, x_sums, a, first_token, first_panel, first_stage, stages);
     } else {

@@ -120,9 +120,10 @@ fn fused(raw: &RawKernel<'_>, written: &RawCudaVariant, op: Op) {
     if !op.info().product {
         return;
     }
-    let refused = if algorithm != CudaAlgorithm::Dp4a {
-        let help = "leave `activations` out, or use `dp4a`";
-        Some((format!("`{algorithm}` quantizes no activations; only `dp4a` does"), help))
+    let one_token = algorithm == CudaAlgorithm::Mma && tile(raw, written).0 == 1;
+    let refused = if algorithm != CudaAlgorithm::Dp4a && !one_token {
+        let help = "leave `activations` out, or use `dp4a`, or `mma` with a tile of one token";
+        Some((format!("`{algorithm}` quantizes no activations; `dp4a` does, and `mma` of one token"), help))
     } else if written.body.is_some() {
         let message = "a kernel that is written by hand is given quantized activations";
         Some((message.to_string(), "leave `activations` out"))
@@ -250,7 +251,7 @@ fn tile(raw: &RawKernel<'_>, written: &RawCudaVariant) -> (u32, u32) {
 /// What tiles an algorithm takes, where it does not take this one.
 fn unsound_tile(algorithm: CudaAlgorithm, sums: CudaSums, tokens: u32, threads: u32) -> Option<&'static str> {
     let (sound, takes) = match algorithm {
-        CudaAlgorithm::Mma => (tokens.is_multiple_of(8), "a multiple of 8"),
+        CudaAlgorithm::Mma => (tokens <= 1 || tokens.is_multiple_of(8), "1, or a multiple of 8"),
         // A thread for each output of sixteen rows.
         CudaAlgorithm::Dp4a => {
             (tokens <= 8 && 16 * tokens <= threads, "1 to 8 tokens, and 16 threads for each at least")
@@ -327,8 +328,9 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
                 && (earlier.algorithm != later.algorithm || earlier.sums == later.sums);
             // One that quantizes takes no int8, and rows only as long as shared memory holds.
             let quantizes = |variant: &CudaVariant| variant.activations == CudaActivations::Fused;
-            // One whose formats are not in this set is not looked at.
+            // One whose formats are not in this set is not looked at; one of another packing is chosen where weights are held in that.
             let covered = alike
+                && earlier.packing == later.packing
                 && !of(later).is_empty()
                 && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))

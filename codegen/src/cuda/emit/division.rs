@@ -14,6 +14,9 @@ pub const STAGE: u32 = 64;
 const OF_THREE: u32 = 504;
 const MORE: u32 = 184;
 
+/// Bytes between eight k of all tokens and the next, so that a token's line of memory is stored to different banks.
+const X_GAP: u32 = 64;
+
 /// Bytes of the barriers of one kind, of four stages at most.
 pub(super) const BARRIERS: u32 = 32;
 
@@ -79,7 +82,7 @@ impl Division {
 
     /// Bytes of a stage's tokens, of its rows.
     pub(super) fn stage_bytes(&self) -> (u32, u32) {
-        (self.tokens * STAGE * 2, ROWS * STAGE * 2)
+        (STAGE / 8 * (self.tokens * 16 + X_GAP), ROWS * STAGE * 2)
     }
 
     /// Where the blocks begin, and where the barriers do.

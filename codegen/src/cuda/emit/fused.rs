@@ -71,10 +71,17 @@ impl Fused {
     }
 }
 
-/// The kernel.
-pub fn fused(plan: &CudaMatmul<'_>) -> String {
-    let Some(room) = plan.fused else { return String::new() };
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+/// What quantizes the tokens of a CUDA block.
+pub(super) struct Quantizing {
+    /// Declarations in the kernel's outermost scope, with those of what its threads hand over.
+    pub(super) declare: String,
+    /// Statements behind the wait, with `first_token` and the number of `tokens` bound where a CUDA block has several.
+    pub(super) statements: String,
+}
+
+/// The text that quantizes them to `x_values`, `x_scales` and `x_sums`.
+pub(super) fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> Quantizing {
+    let (threads, tokens) = (plan.threads, plan.tokens);
     let (unit, multiple) = (plan.format.unit, plan.pack.multiple);
     let target = Target::Shared {
         unit: if unit == 0 { (0, multiple) } else { (unit, unit.next_multiple_of(multiple)) },
@@ -105,10 +112,27 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     {meet}}}"
         )
     };
-    let (early, product) = if unit == 0 { one_sum(plan, &room) } else { by_unit(plan, &room) };
+    Quantizing {
+        declare: format!("{shared}{}{declare}", handed_over(plan)),
+        statements: format!(
+            "const void *x = a.x;
+    u64 *fault = a.fault;
+    const u32 type = a.x_type, k = a.k;
+    {of_token}
+    {meet_at_last}"
+        ),
+    }
+}
+
+/// The kernel.
+pub fn fused(plan: &CudaMatmul<'_>) -> String {
+    let Some(room) = plan.fused else { return String::new() };
+    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let Quantizing { declare, statements } = quantizing(plan, &room);
+    let (early, product) = if plan.format.unit == 0 { one_sum(plan, &room) } else { by_unit(plan, &room) };
     format!(
         "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
-    {shared}{arrays}{declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
+    {declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
     // and more of them afterwards.
     const u32 sharing = gm_threads() >> a.sides;
     const u32 side = a.sides == 0 ? 0 : gm_thread() >> gm_popc(sharing - 1), within = gm_thread() - side * sharing;
@@ -117,23 +141,18 @@ pub fn fused(plan: &CudaMatmul<'_>) -> String {
     const u32 own = gm_block() + side * gm_blocks();
     const u32 first_token = gm_block_y() * {tokens}, tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *all_codes = a.codes + quad * 16;
-    {table}{early}const void *x = a.x;
-    u64 *fault = a.fault;
-    const u32 type = a.x_type, k = a.k;
-    {of_token}
-    {meet_at_last}{product}
+    {table}{early}{statements}{product}
 }}
 GM_EXPORT({name})
 ",
         held = room.blocks_per_sm,
-        arrays = handed_over(plan),
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
     )
 }
 
 /// Statements that write output (row, first_token + t), whose sum is `y`.
-fn epilogue(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
+pub(super) fn epilogue(plan: &CudaMatmul<'_>, room: &Fused, y: &str) -> String {
     let scale = when(Epilogue::of(plan).x_scale, || format!(", x_scales[t * {}]", room.scales));
     format!("store_output(a, row, first_token + t, {y}{scale});")
 }

@@ -9,7 +9,7 @@ use super::operands::lookup;
 use super::parameters::fields;
 use super::product::{CudaMatmul, DP4A_ROWS, MMA_ROWS, round_bytes, rounds_in};
 use super::tiles::{Fused, Split, Tiling, Warpgroups};
-use super::{activations, dp4a, form, fused, mma, pipelined, wgmma};
+use super::{activations, dp4a, form, fused, mma, one_token, pipelined, wgmma};
 use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
@@ -118,6 +118,7 @@ impl<'a> CudaMatmul<'a> {
         match (self.tiling, self.division) {
             (Some(tiling), _) => Split::of(self, tiling.tiles * k, false),
             (None, Some(_)) => Split::of(self, k, false),
+            (None, None) if self.tokens == 1 => None,
             (None, None) => Split::of(self, self.threads / 32 * mma::AHEAD * k, true),
         }
     }
@@ -247,8 +248,12 @@ fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Re
             if !in_order {
                 return Err(wrong("the order of fragments that docs/cuda.md describes"));
             }
-            let fewest = if variant.algorithm == CudaAlgorithm::Wgmma { 32 } else { 8 };
-            Ok((MMA_ROWS, variant.tokens.max(fewest)))
+            let tokens = match (variant.algorithm, variant.tokens) {
+                (CudaAlgorithm::Wgmma, tokens) => tokens.max(32),
+                (_, 0) => 8,
+                (_, tokens) => tokens,
+            };
+            Ok((MMA_ROWS, tokens))
         }
     }
 }
@@ -280,6 +285,9 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (Some(body), _, _) => body.to_string(),
         (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
         (None, None, Some(division)) => wgmma::wgmma(plan, division),
+        (None, None, None) if plan.algorithm == CudaAlgorithm::Mma && plan.tokens == 1 => {
+            one_token::one_token(plan)
+        }
         (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
         (None, None, None) if plan.fused.is_some() => fused::fused(plan),
         (None, None, None) => dp4a::dp4a(plan),

@@ -13,6 +13,7 @@ use super::product::{CudaMatmul, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{SuperBlockTerms, corrected};
 use crate::text::{joined, when};
+use std::fmt::Write;
 
 /// Loads of sixteen bytes that a warp starts before it uses the first, where a row is one integer sum.
 pub(super) const AHEAD: u32 = 4;
@@ -95,29 +96,68 @@ fn multiply(plan: &CudaMatmul<'_>) -> String {
     })
 }
 
-/// Statements for each of a lane's sums over a run, with the terms that it gives: what is added, and what is subtracted.
-fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
-    let parts = SuperBlockTerms::of(plan, MMA_ROWS);
-    let integers = |array: &str, place: String| match &parts {
-        None => String::new(),
-        Some(parts) => {
-            let block = parts.at(array, "panel", &format!("unit / {}", parts.runs));
-            format!("(i32)gm_load((const i8 *)({block} + {MMA_ROWS}) + unit % {} {place})", parts.runs)
+/// How what a lane's rows have of a run comes: with its codes, so a run ahead.
+struct RowTerms {
+    /// Declarations in front of the loop over runs, with the loads for the first.
+    declare: String,
+    /// Statements that bind them for a run, and load those of the warp's next.
+    take: String,
+}
+
+impl RowTerms {
+    fn new(plan: &CudaMatmul<'_>) -> RowTerms {
+        let parts = SuperBlockTerms::of(plan, MMA_ROWS);
+        let names = if parts.is_some() { ["integer", "lower"] } else { ["scale", "min"] };
+        let used = [plan.format.has_scales(), plan.format.offset];
+        let mut terms = RowTerms { declare: String::new(), take: String::new() };
+        let mut loads = String::new();
+        for (name, _) in names.into_iter().zip(used).filter(|(_, used)| *used) {
+            let integers = |array: &str, place: String| match &parts {
+                None => String::new(),
+                Some(parts) => {
+                    let block = parts.at(array, "panel", &format!("next / {}", parts.runs));
+                    format!(
+                        "(i32)gm_load((const i8 *)({block} + {MMA_ROWS}) + next % {} {place})",
+                        parts.runs
+                    )
+                }
+            };
+            let (ty, from) = match name {
+                "integer" => ("i32", integers("scales", format!("* {MMA_ROWS} + g + r * 8"))),
+                "lower" => {
+                    ("i32", integers("mins", format!("/ 2 * {} + (g + r * 8) * 2 + next % 2", 2 * MMA_ROWS)))
+                }
+                _ => {
+                    let run = format!("((u64)panel * a.units + next) * {MMA_ROWS}");
+                    ("f32", format!("gm_load(a.{name}s + {run} + g + r * 8)"))
+                }
+            };
+            let _ = write!(terms.declare, "{ty} {name}_ahead[4];\n    ");
+            let _ = write!(
+                terms.take,
+                "{ty} {name}[4];
+            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {name}_ahead[r];
+            "
+            );
+            let _ = write!(
+                loads,
+                "\n            GM_UNROLL for (u32 r = 0; r < 4; r++) {name}_ahead[r] = {from};"
+            );
         }
-    };
-    let of_rows = |name: &str| {
-        let (ty, from) = match name {
-            "integer" => ("i32", integers("scales", format!("* {MMA_ROWS} + g + r * 8"))),
-            "lower" => {
-                ("i32", integers("mins", format!("/ 2 * {} + (g + r * 8) * 2 + unit % 2", 2 * MMA_ROWS)))
-            }
-            _ => {
-                let run = format!("((u64)panel * a.units + unit) * {MMA_ROWS}");
-                ("f32", format!("gm_load(a.{name}s + {run} + g + r * 8)"))
-            }
+        let fetch = |run: &str| {
+            format!(
+                "{{\n            const u32 next = gm_min({run}, a.units - 1);{loads}\n            }}\n    "
+            )
         };
-        format!("{ty} {name}[4];\nGM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {from};\n")
-    };
+        terms.declare += &fetch("gm_warp()");
+        terms.take += &fetch(&format!("unit + {}", plan.threads / 32));
+        terms
+    }
+}
+
+/// Statements for each of a lane's sums over a run, with the terms that it gives: what is added, and what is subtracted. What rows have
+/// is bound, as [`RowTerms`] says.
+fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
     // Tokens beyond the last are computed from it and not stored.
     let of_tokens = |name: &str| {
         let token = |n: u32| format!("(u64)gm_min(first_token + c * 8 + t * 2 + {n}, a.m - 1)");
@@ -131,7 +171,7 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
         format!("{}{{{first}, {second}}}", if name == "x_scale" { "f32x2" } else { "u32x2" })
     };
     let columns = plan.tokens / 8;
-    let ends = Ends { columns, all_rows: true, of_rows: &of_rows, of_tokens: &of_tokens };
+    let ends = Ends { columns, all_rows: true, of_rows: &|_| String::new(), of_tokens: &of_tokens };
     indented("            ", &ends.terms(plan, body))
 }
 
@@ -307,6 +347,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let outputs = MMA_ROWS * plan.tokens;
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let RunLoads { declare, take, tile } = RunLoads::new(plan);
+    let of_rows = RowTerms::new(plan);
     let kept = plan.rounds;
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");
     let (half, flip) = if kept == 2 {
@@ -324,11 +365,11 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let guard = when(!beyond(plan).is_empty(), || format!("if (at >= {outputs}) continue;\n            "));
     let [totals, add] = adding(plan, own, &slot("i"));
     format!(
-        "{declare}{half}{totals}f32 y[{own}] = {{}};
+        "{declare}{declare_rows}{half}{totals}f32 y[{own}] = {{}};
     for (u32 first = 0; first < a.units; first += {warps}{flip}) {{
         const u32 unit = first + gm_warp();
         if (unit < a.units) {{
-            {take}i32 sums[2][{columns}][4] = {{}};
+            {take}{take_rows}i32 sums[2][{columns}][4] = {{}};
             {unroll}for (u32 i = 0; i < {tiles}; i++) {{
         const u32 tile = unit * {tiles} + i;
         const u32x4 w[{parts}] = {{{tile}}};
@@ -348,6 +389,8 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     {epilogue}",
         epilogue = each_output(plan, &form.storing("store_output(a, row, token, y[j]);")),
         unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
+        declare_rows = of_rows.declare,
+        take_rows = of_rows.take,
         parts = loads(plan),
         products = multiply(plan),
         last = if kept == 2 { "" } else { "gm_sync();" },

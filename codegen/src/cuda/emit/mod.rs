@@ -33,6 +33,7 @@ mod listed;
 mod matmul;
 mod mma;
 mod of_format;
+mod one_token;
 mod operands;
 mod outer;
 mod overlap;

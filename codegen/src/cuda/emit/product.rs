@@ -43,11 +43,18 @@ pub struct CudaMatmul<'a> {
     pub fused: Option<Fused>,
 }
 
+/// Runs of one token that a warp of `mma` does between two meetings of its CUDA block: as many as it loads codes for at once.
+pub(super) fn runs_of_warp(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, tokens: u32) -> u32 {
+    if algorithm == CudaAlgorithm::Mma && tokens == 1 && (1..=32).contains(&plan.unit) { 2 } else { 1 }
+}
+
 /// Elements that one round takes in each array of shared memory: the terms of every run that the CUDA block's threads do at once, or
 /// the integer sums of its warps.
 fn round_elements(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32, tokens: u32) -> u32 {
     let runs_by_rows = match algorithm {
-        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => threads / 32 * MMA_ROWS,
+        CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
+            threads / 32 * MMA_ROWS * runs_of_warp(plan, algorithm, tokens)
+        }
         _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
         _ => threads / 4 * DP4A_ROWS,
     };

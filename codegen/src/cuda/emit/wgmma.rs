@@ -164,9 +164,14 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         ),
         None => (String::new(), String::new()),
     };
-    let bringing =
-        division.terms.map_or_else(Bringing::default, |of| wgmma_runs::bringing(plan, division, &of));
-    let OwnText { functions, stages: own_stages, tokens: load_tokens, multiply } = match &division.terms {
+    let bringing = match &division.terms {
+        Some(of) => wgmma_runs::bringing(plan, division, of, ahead(plan)),
+        None => {
+            let arrays: Vec<Array> = wgmma_row::arrays(plan).collect();
+            Bringing { begin: wgmma_row::load_tokens(plan), ..Bringing::of(&arrays) }
+        }
+    };
+    let OwnText { functions, stages: own_stages, multiply } = match &division.terms {
         Some(of) => by_runs(plan, division, of),
         None => by_row(plan, division),
     };
@@ -182,8 +187,7 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         }}
         gm_fence_proxy();
     }}
-    {wait}{load_tokens}gm_sync();
-    if (gm_warp() >= {panels}) {{
+    {wait}if (gm_warp() >= {panels}) {{
         {fewer}bring(xs, ws, full, empty{terms}, a, first_token, first_panel, first_stage, stages);
     }} else {{
         {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
@@ -196,7 +200,7 @@ GM_EXPORT({name})
         products = products(plan, division),
         terms = bringing.arguments,
         arrays = declared(plan, division),
-        wait = wait(&early(plan, division)),
+        wait = wait(&(early(plan, division) + "gm_sync();\n    ")),
         table = load_table(plan),
     )
 }
@@ -206,8 +210,6 @@ struct OwnText {
     functions: String,
     /// Declarations of the stages that a CUDA block has.
     stages: String,
-    /// Statements that bring to shared memory what outputs are finished with.
-    tokens: String,
     /// Statements of a warp that multiplies.
     multiply: String,
 }
@@ -221,7 +223,6 @@ fn by_row(plan: &CudaMatmul<'_>, division: &Warpgroups) -> OwnText {
             "const u32 all_stages = (u32)(a.stride / {tile_bytes}), first_stage = share(all_stages, gm_block_z());
     const u32 stages = share(all_stages, gm_block_z() + 1) - first_stage;"
         ),
-        tokens: wgmma_row::load_tokens(plan),
         multiply: wgmma_row::multiply(plan, division),
     }
 }
@@ -232,7 +233,6 @@ fn by_runs(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> OwnTe
     OwnText {
         functions: wgmma_runs::functions(plan, division, of),
         stages: format!("const u32 first_stage = 0, stages = a.units * {};", of.run),
-        tokens: String::new(),
         multiply: format!(
             "{sums}
 {multiply}
@@ -259,54 +259,68 @@ fn early(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
     )
 }
 
+/// So many stages ahead tokens are loaded, as far as registers hold them. Two were not enough on an H200: what multiplies waited for two
+/// fifths of its time.
+fn ahead(plan: &CudaMatmul<'_>) -> u32 {
+    if rounds(plan) > 2 { 3 } else { 4 }
+}
+
+/// Pieces of sixteen bytes of tokens that a copying thread has of each stage, the last maybe beyond the last.
+fn rounds(plan: &CudaMatmul<'_>) -> u32 {
+    (plan.tokens * (plan.pack.tile.k / 16)).div_ceil(GROUP)
+}
+
 /// `bring`: what the copying warpgroup does.
 fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups, terms: &Bringing) -> String {
     let (tokens, k, tile_bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
     let Warpgroups { groups, panels, stages, step_bytes, .. } = *division;
     // Sixteen bytes of a token at a time.
     let pieces = k / 16;
-    let rounds = (tokens * pieces).div_ceil(GROUP);
+    let rounds = rounds(plan);
     let guard = if (tokens * pieces).is_multiple_of(GROUP) {
         String::new()
     } else {
         format!("            if (r * {GROUP} + own >= {}) continue;\n", tokens * pieces)
     };
     format!(
-        "// Brings stage after stage as their places become empty. Tokens are loaded two stages ahead; the two words of a piece that a
-// lane of A has as its first four k go to one core matrix, those it has as its last four to the other.
+        "// Brings stage after stage as their places become empty. Tokens are loaded {ahead} stages ahead, each into registers of its own: a
+// copy from one to another would wait for the load. The two words of a piece that a lane of A has as its first four k go to one core
+// matrix, those it has as its last four to the other.
 template <class X, class W, class B{types}>
 GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {{
     const u32 own = gm_thread() - {first}, last_panel = (a.n - 1) / {MMA_ROWS};
     const i8 *from[{rounds}];
-    u32x4 ahead[2][{rounds}] = {{}};
+    u32x4 ahead[{ahead}][{rounds}] = {{}};
     GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
         // Tokens beyond the last are computed from it and not stored.
         const u32 token = gm_min(first_token + (r * {GROUP} + own) / {pieces}, a.m - 1);
         from[r] = a.x + token * a.x_stride + first_stage * {k} + own % {pieces} * 16;
-        ahead[0][r] = gm_load_written((const u32x4 *)from[r]);
-        ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(1u, stages - 1) * {k}));
+        GM_UNROLL for (u32 i = 0; i < {ahead}; i++)
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + gm_min(i, stages - 1) * {k}));
     }}
 {begin}    u32 place = 0, phase = 1;
-    for (u32 stage = 0; stage < stages; stage++) {{
+    GM_NO_UNROLL for (u32 first = 0; first < stages; first += {ahead})
+    GM_UNROLL for (u32 i = 0; i < {ahead}; i++) {{
+        const u32 stage = first + i;
+        if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
         if (gm_lane() == 0) {{
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, {w_bytes}{bytes});
             GM_UNROLL for (u32 j = 0; j < {of_warp}; j++) {{
-                const u32 i = own / 32 + j * {COPYING};
-                const u8 *codes = a.codes + gm_min(first_panel + i, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
-                gm_bulk_copy(ws, (place * {panels} + i) * {tile_bytes}, codes, {tile_bytes}, full, place);
+                const u32 panel = own / 32 + j * {COPYING};
+                const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
+                gm_bulk_copy(ws, (place * {panels} + panel) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
 {copies}        }}
-{of_stage}        const u64 next = (u64)gm_min(stage + 2, stages - 1) * {k};
+{of_stage}        const u64 next = (u64)gm_min(stage + {ahead}, stages - 1) * {k};
         GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
-{guard}            const u32x4 x = ahead[0][r];
+{guard}            const u32x4 x = ahead[i][r];
             const u32 token = (r * {GROUP} + own) / {pieces}, piece = own % {pieces};
             const u32 at = place * {x_bytes} + piece / 2 * {step_bytes} + token * 16 + piece % 2 * 8;
             gm_shared_put(xs, at, u32x2{{x.x, x.z}});
             gm_shared_put(xs, at + {matrix}, u32x2{{x.y, x.w}});
-            ahead[0][r] = ahead[1][r];
-            ahead[1][r] = gm_load_written((const u32x4 *)(from[r] + next));
+            ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }}
         gm_fence_proxy();
         gm_sync_warp();
@@ -317,6 +331,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
 }}
 
 ",
+        ahead = ahead(plan),
         first = groups * GROUP,
         of_warp = panels / COPYING,
         w_bytes = panels / COPYING * tile_bytes,

@@ -68,19 +68,19 @@ pub(super) fn arrays(plan: &CudaMatmul<'_>) -> impl Iterator<Item = Array> {
     arrays.into_iter().filter_map(move |(there, ty, name)| there.then_some(Array { ty, name, count }))
 }
 
-/// Statements that bring it to shared memory.
+/// Statements that bring it to shared memory, by the threads that bring the first stage: who waits for that has it too.
 pub(super) fn load_tokens(plan: &CudaMatmul<'_>) -> String {
     let (divides, corrects) = used(plan);
-    let inverse = if divides { "\n        inverses[gm_thread()] = 1.0f / x_scale;" } else { "" };
+    let inverse = if divides { "\n        inverses[own] = 1.0f / x_scale;" } else { "" };
     let correction =
-        if corrects { "\n        corrections[gm_thread()] = gm_load(a.x_sums + token) * a.min;" } else { "" };
+        if corrects { "\n        corrections[own] = gm_load(a.x_sums + token) * a.min;" } else { "" };
     format!(
-        "if (gm_thread() < {}) {{
-        const u32 token = gm_min(first_token + gm_thread(), a.m - 1);
+        "    if (own < {}) {{
+        const u32 token = gm_min(first_token + own, a.m - 1);
         const f32 x_scale = gm_load(a.x_scales + token);
-        x_scales[gm_thread()] = x_scale;{inverse}{correction}
+        x_scales[own] = x_scale;{inverse}{correction}
     }}
-    ",
+",
         plan.tokens
     )
 }

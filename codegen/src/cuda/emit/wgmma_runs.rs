@@ -68,18 +68,25 @@ pub(super) struct Bringing {
     pub(super) stage: String,
 }
 
+impl Bringing {
+    /// With these arrays in shared memory.
+    pub(super) fn of(arrays: &[Array]) -> Bringing {
+        let listed = |of: fn(&[Array]) -> String| when(!arrays.is_empty(), || format!(", {}", of(arrays)));
+        Bringing {
+            types: listed(arrays::types),
+            parameters: listed(arrays::parameters),
+            arguments: listed(arrays::arguments),
+            ..Bringing::default()
+        }
+    }
+}
+
 /// The parts of `bring`'s text.
-pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms) -> Bringing {
+pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms, ahead: u32) -> Bringing {
     let used = Used::of(plan);
     let RunTerms { run, together, bytes, places } = *of;
     let (panels, tokens) = (division.panels, plan.tokens);
-    let mut out = Bringing::default();
-    let arrays = arrays(plan, division, of);
-    if !arrays.is_empty() {
-        out.types = format!(", {}", arrays::types(&arrays));
-        out.parameters = format!(", {}", arrays::parameters(&arrays));
-        out.arguments = format!(", {}", arrays::arguments(&arrays));
-    }
+    let mut out = Bringing::of(&arrays(plan, division, of));
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
     let copied: Vec<&str> = plan.format.term_arrays().collect();
@@ -127,11 +134,9 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
     };
     let sum = |stage: &str| format!("gm_load(a.x_sums + (u64)own_token * a.units + {})", unit(stage));
     if used.x_scales || used.x_sums {
-        let _ = writeln!(
-            out.begin,
-            "    const u32 own_token = gm_min(first_token + own % {tokens}, a.m - 1), after = gm_min(1u, stages - 1);"
-        );
-        let _ = writeln!(out.stage, "        const u32 later = gm_min(stage + 2, stages - 1);");
+        let _ =
+            writeln!(out.begin, "    const u32 own_token = gm_min(first_token + own % {tokens}, a.m - 1);");
+        let _ = writeln!(out.stage, "        const u32 later = gm_min(stage + {ahead}, stages - 1);");
     }
     for (there, ty, name, load) in [
         (used.x_scales, "f32", "x_scales", &scale as &dyn Fn(&str) -> String),
@@ -140,12 +145,16 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
         if !there {
             continue;
         }
-        let _ = writeln!(out.begin, "    {ty} {name}_ahead[2] = {{{}, {}}};", load("0u"), load("after"));
+        let _ = writeln!(
+            out.begin,
+            "    {ty} {name}_ahead[{ahead}];
+    GM_UNROLL for (u32 i = 0; i < {ahead}; i++) {name}_ahead[i] = {};",
+            load("gm_min(i, stages - 1)")
+        );
         let _ = writeln!(
             out.stage,
-            "        if (own < {tokens}) {name}[place * {tokens} + own] = {name}_ahead[0];
-        {name}_ahead[0] = {name}_ahead[1];
-        {name}_ahead[1] = {};",
+            "        if (own < {tokens}) {name}[place * {tokens} + own] = {name}_ahead[i];
+        {name}_ahead[i] = {};",
             load("later")
         );
     }
