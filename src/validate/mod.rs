@@ -13,7 +13,6 @@ mod speed;
 mod tensor;
 
 use crate::registry::Entry;
-use crate::vocab::DeviceKind;
 use crate::{Device, Registry, Threads};
 pub use asked::{Options, Outcome, Problem, ValidateError};
 pub use baseline::{Baseline, Time};
@@ -112,7 +111,7 @@ impl Opened {
     #[cfg(feature = "cuda")]
     pub(crate) fn of(device: Device) -> Opened {
         Opened {
-            gpu: (device.kind == DeviceKind::Cuda)
+            gpu: (device.kind == crate::vocab::DeviceKind::Cuda)
                 .then(|| crate::cuda::Gpu::open(device.index).ok())
                 .flatten(),
         }

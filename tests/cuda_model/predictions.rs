@@ -153,7 +153,10 @@ fn code<'a>(listed: &'a CudaListed, image: &Image, all: &Instructions, cc: (u8, 
     let stores = if name == "HGMMA" { "STS.128" } else { "STS.64" };
     let bringing = (name == "IGMMA" || name == "HGMMA").then(|| {
         let other = all.loop_with(stores, "UBLKCP").unwrap_or_else(|| panic!("{at}: no loop with {stores}"));
-        4.0 * other.instructions as f64
+        // Integers' tokens are brought by a loop of several stages, each with two stores for sixteen bytes of a thread.
+        let pieces = number(listed, "tokens") * listed.plan.stage.unwrap_or(16) / 16;
+        let stages = if name == "HGMMA" { 1 } else { other.found as u32 / (2 * pieces.div_ceil(128)) };
+        4.0 * other.instructions as f64 / f64::from(stages.max(1))
     });
     // What ends a super-block is gone past in all its other runs.
     let often = (inner.instructions - inner.sometimes) as f64;

@@ -328,17 +328,20 @@ fn rivals(raw: &RawKernel<'_>, served: &[usize], variants: &[CudaVariant]) {
                 && (earlier.algorithm != later.algorithm || earlier.sums == later.sums);
             // One that quantizes takes no int8, and rows only as long as shared memory holds.
             let quantizes = |variant: &CudaVariant| variant.activations == CudaActivations::Fused;
-            // One whose formats are not in this set is not looked at; one of another packing is chosen where weights are held in that.
+            // One of another packing is chosen where weights are held in that, which they are for shapes that the earlier one doesn't take.
+            let within =
+                |shape: &ShapeRules| shape.m.within(&a.m) && shape.n.within(&a.n) && shape.k.within(&a.k);
+            let held = earlier.packing != later.packing
+                && variants.iter().any(|other| other.packing == later.packing && !within(&other.shape));
+            // One whose formats are not in this set is not looked at.
             let covered = alike
-                && earlier.packing == later.packing
+                && !held
                 && !of(later).is_empty()
                 && (quantizes(later) || !quantizes(earlier))
                 && of(later).iter().all(|format| of(earlier).contains(format))
                 && earlier.min_cc <= later.min_cc
                 && [&[], later.algorithm.only_on()].contains(&earlier.algorithm.only_on())
-                && b.m.within(&a.m)
-                && b.n.within(&a.n)
-                && b.k.within(&a.k);
+                && within(b);
             if covered {
                 let message = "this CUDA variant is never chosen: an earlier one takes all its shapes";
                 let error = file.error("unreachable-variant", span, message).label("this variant");
