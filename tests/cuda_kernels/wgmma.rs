@@ -109,14 +109,14 @@ const STAGES: &[Mistake] = &[
     ("a copy of half a row", ", codes, 512, full", ", codes, 520, full", "no multiple of 16"),
     (
         "a copy to the wrong place",
-        "(place * 8 + i) * 512, codes",
-        "(place * 8 + i) * 512 + 8, codes",
+        "(place * 8 + panel) * 512, codes",
+        "(place * 8 + panel) * 512 + 8, codes",
         "not aligned|elements",
     ),
     (
         "panels beyond the last",
-        "gm_min(first_panel + i, last_panel)",
-        "(first_panel + i + 0 * last_panel)",
+        "gm_min(first_panel + panel, last_panel)",
+        "(first_panel + panel + 0 * last_panel)",
         "not inside",
     ),
     (
