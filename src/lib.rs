@@ -69,6 +69,8 @@ pub mod gguf;
 pub mod json;
 pub mod languages;
 #[cfg(feature = "cli")]
+mod opened;
+#[cfg(feature = "cli")]
 mod own_process;
 pub mod replace;
 pub mod text;

@@ -84,7 +84,7 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
         GM_UNROLL for (u32 e = 0; e < 2; e++) {
             const u32 run = gm_min(0 + e * WARPS + gm_warp(), a.units - 1);
             scale_ahead[e] = (i32)gm_load((const i8 *)(a.scales + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 * 32 + own_row);
-            min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + own_row * 2 + run % 2);
+            min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + (own_row) * 2 + run % 2);
         }
         
     }
@@ -132,7 +132,7 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
         GM_UNROLL for (u32 e = 0; e < 2; e++) {
             const u32 run = gm_min(next + e * WARPS + gm_warp(), a.units - 1);
             scale_ahead[e] = (i32)gm_load((const i8 *)(a.scales + ((u64)(next_panel) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 * 32 + own_row);
-            min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(next_panel) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + own_row * 2 + run % 2);
+            min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(next_panel) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + (own_row) * 2 + run % 2);
         }
         
             }

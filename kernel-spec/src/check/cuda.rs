@@ -120,7 +120,7 @@ fn fused(raw: &RawKernel<'_>, written: &RawCudaVariant, op: Op) {
     if !op.info().product {
         return;
     }
-    let one_token = algorithm == CudaAlgorithm::Mma && tile(raw, written).0 == 1;
+    let one_token = algorithm == CudaAlgorithm::Mma && written.tile.is_some_and(|tile| tile.value.0 == 1);
     let refused = if algorithm != CudaAlgorithm::Dp4a && !one_token {
         let help = "leave `activations` out, or use `dp4a`, or `mma` with a tile of one token";
         Some((format!("`{algorithm}` quantizes no activations; `dp4a` does, and `mma` of one token"), help))

@@ -124,6 +124,20 @@ fn words() {
             &[("\"dp4a\"", "\"mma\"\nactivations = \"fused\""), ("r16k4", "mma32x64")],
         ),
         (
+            "fused activations of tensor cores, for one token",
+            &[
+                ("\"dp4a\"", "\"mma\"\nactivations = \"fused\"\ntile = { tokens = 1, threads = 128 }"),
+                ("r16k4", "mma32x64"),
+            ],
+        ),
+        (
+            "fused activations of tensor cores, for seven tokens",
+            &[
+                ("\"dp4a\"", "\"mma\"\nactivations = \"fused\"\ntile = { tokens = 7, threads = 128 }"),
+                ("r16k4", "mma32x64"),
+            ],
+        ),
+        (
             "fused activations of int8",
             &[("packing", "activations = \"fused\"\npacking"), ("[\"f32\", \"i8\"]", "[\"i8\"]")],
         ),

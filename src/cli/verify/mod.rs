@@ -28,7 +28,7 @@ use super::error::{CliError, Outcome};
 use super::list::{name_of, nothing_for};
 use super::random::Random;
 use super::{progress, request};
-use crate::validate::Opened;
+use crate::opened::Opened;
 use gristmill::oracle::{FormatOracle, Oracle};
 use gristmill::registry::Entry;
 use gristmill::vocab::{DType, DeviceKind, Isa};

@@ -25,8 +25,7 @@ const STAGED: usize = 1792;
 fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
     use Tokens::{All, Alternating, Bf16, F16, F32, I8};
     use Weights::{EveryCode, Highest, Lowest, Random};
-    // Whole blocks of weights; where activations are quantized on the way, whole blocks of these too.
-    let both = (1..=block).map(|blocks| blocks * elements).find(|k| k % block == 0).unwrap_or(elements);
+    let both = of_whole_blocks(elements, block);
     let case = |(m, n, blocks), weights, tokens: Tokens, bias, threads| {
         let k: usize = blocks * if tokens.are_floats() { both } else { elements };
         Case { m, n, k, weights, tokens, bias, threads }
@@ -66,17 +65,23 @@ fn cases(elements: usize, block: usize, quick: bool) -> Vec<Case> {
     cases
 }
 
-/// A case for a kernel whose own rules leave out all others: as small as they allow, and not a whole number of tiles.
-fn case_of_rules(rules: &ShapeRules, blocks_of_both: usize, elements: usize) -> Case {
+/// Elements of the shortest row of whole blocks of weights and whole blocks of activations, which are quantized on the way.
+fn of_whole_blocks(elements: usize, block: usize) -> usize {
+    (1..=block).map(|blocks| blocks * elements).find(|k| k % block == 0).unwrap_or(elements)
+}
+
+/// A case for a kernel whose shape rules exclude all others: as small as they allow, and not a whole number of tiles. Rows are a multiple of
+/// `shortest`.
+fn case_of_rules(rules: &ShapeRules, shortest: usize) -> Case {
     let least = |rule: DimRule, other: u64| {
         let least = rule.min.max(other).min(rule.max);
         usize::try_from(least).unwrap_or(usize::MAX)
     };
-    let n = least(rules.n, (rules.n.min + 17).max(33));
     // Where rows are many, short ones do.
-    let blocks = if n as u64 > MANY_ROWS { 1 } else { 3 } * blocks_of_both as u64;
-    let k = least(rules.k, blocks * elements as u64);
-    let m = least(rules.m, rules.m.min + if n as u64 > MANY_ROWS { 0 } else { 5 });
+    let (times, more) = if rules.n.min > MANY_ROWS { (1, 0) } else { (3, 5) };
+    let n = least(rules.n, (rules.n.min + 17).max(33));
+    let k = least(rules.k, times * shortest as u64);
+    let m = least(rules.m, rules.m.min + more);
     Case { m, n, k, weights: Weights::Random, tokens: Tokens::F32, bias: true, threads: 1 }
 }
 
@@ -146,15 +151,14 @@ pub fn matmul(session: &mut Session<'_>, subject: Subject<'_>) -> Result<(), Cli
             Weighted { name: &name, tensor: &tensor, edge, moderate: true },
         )?;
     }
-    let elements = subject.info.elements;
-    let both = (1..=block).find(|blocks| (blocks * elements).is_multiple_of(block)).unwrap_or(1);
+    let shortest = of_whole_blocks(subject.info.elements, block);
     let mut apart = Random::new(5, subject.info.name);
     for kernel in kernels.clone() {
         // Tiles for many rows are others' too, which have their shapes here.
         if session.reports[kernel.index].cases > 0 || session.quick && kernel.entry.shape.n.min > MANY_ROWS {
             continue;
         }
-        let case = case_of_rules(&kernel.entry.shape, both, elements);
+        let case = case_of_rules(&kernel.entry.shape, shortest);
         let name = format!("{} random weights, f32", Shape::new(case.m, case.n, case.k));
         let tensor = inputs::tensor(subject.oracle, &mut apart, case.n, case.k, case.weights);
         let weighted = Weighted { name: &name, tensor: &tensor, edge: Edge::End, moderate: true };

@@ -2,7 +2,7 @@
 
 use super::super::error::CliError;
 use super::guard;
-use crate::validate::Opened;
+use crate::opened::Opened;
 use gristmill::oracle::FormatOracle;
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};

@@ -8,7 +8,9 @@ use super::adding::Adding;
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
 use super::product::{CudaMatmul, DP4A_ROWS, handed_over};
-use super::terms::{SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use super::terms::{
+    SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms, x_sum_of_run,
+};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -274,13 +276,8 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
 /// How a thread adds the terms of its output, of which that of run `first + i` is at `from`.
 fn adding(plan: &CudaMatmul<'_>, from: String) -> [String; 2] {
     let parts = SuperBlockTerms::of(plan, DP4A_ROWS);
-    let x_scale = parts.and_then(|parts| match &plan.fused {
-        Some(fused) => fused.x_scale(plan, &format!("within / {DP4A_ROWS}"), "block", parts.elements),
-        None => {
-            let place = parts.x_scale(plan, &format!("first_token + within / {DP4A_ROWS}"), "block")?;
-            Some(format!("gm_load({place})"))
-        }
-    });
+    let t = format!("within / {DP4A_ROWS}");
+    let x_scale = parts.and_then(|parts| parts.x_scale_load(plan, &t, &format!("first_token + {t}")));
     let row = format!("const u32 row = within % {DP4A_ROWS};");
     Adding { of_output: "", count: String::new(), from, row, x_scale }.emit(plan, DP4A_ROWS)
 }
@@ -379,12 +376,6 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
             four("u32x4", &|_, r| format!("(u32)({})", term(r).1.unwrap_or_default()))
         );
     }
-    let of_token = if !needs_sums(plan.format) {
-        "(void)token;\n".to_string()
-    } else if let Some(fused) = &plan.fused {
-        fused.x_sum()
-    } else {
-        "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
-    };
+    let of_token = if needs_sums(plan.format) { x_sum_of_run(plan) } else { "(void)token;\n".to_string() };
     TermText { load, of_token, store }
 }

@@ -113,12 +113,17 @@ impl<'a> CudaMatmul<'a> {
         Ok(resolved)
     }
 
+    /// Whether it is tensor cores' product of a single token.
+    fn is_of_one_token(&self) -> bool {
+        self.algorithm == CudaAlgorithm::Mma && self.tokens == 1
+    }
+
     fn by_stages(&self) -> Option<Split> {
         let k = self.pack.tile.k;
         match (self.tiling, self.division) {
             (Some(tiling), _) => Split::of(self, tiling.tiles * k, false),
             (None, Some(_)) => Split::of(self, k, false),
-            (None, None) if self.tokens == 1 => None,
+            (None, None) if self.is_of_one_token() => None,
             (None, None) => Split::of(self, self.threads / 32 * mma::AHEAD * k, true),
         }
     }
@@ -285,9 +290,7 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
         (Some(body), _, _) => body.to_string(),
         (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
         (None, None, Some(division)) => wgmma::wgmma(plan, division),
-        (None, None, None) if plan.algorithm == CudaAlgorithm::Mma && plan.tokens == 1 => {
-            one_token::one_token(plan)
-        }
+        (None, None, None) if plan.is_of_one_token() => one_token::one_token(plan),
         (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
         (None, None, None) if plan.fused.is_some() => fused::fused(plan),
         (None, None, None) => dp4a::dp4a(plan),

@@ -11,7 +11,7 @@ use super::fragments::{loads, products};
 use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
-use super::terms::{SuperBlockTerms, corrected};
+use super::terms::{SuperBlockTerms, corrected, of_run_and_row};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -111,27 +111,10 @@ impl RowTerms {
         let used = [plan.format.has_scales(), plan.format.offset];
         let mut terms = RowTerms { declare: String::new(), take: String::new() };
         let mut loads = String::new();
-        for (name, _) in names.into_iter().zip(used).filter(|(_, used)| *used) {
-            let integers = |array: &str, place: String| match &parts {
-                None => String::new(),
-                Some(parts) => {
-                    let block = parts.at(array, "panel", &format!("next / {}", parts.runs));
-                    format!(
-                        "(i32)gm_load((const i8 *)({block} + {MMA_ROWS}) + next % {} {place})",
-                        parts.runs
-                    )
-                }
-            };
-            let (ty, from) = match name {
-                "integer" => ("i32", integers("scales", format!("* {MMA_ROWS} + g + r * 8"))),
-                "lower" => {
-                    ("i32", integers("mins", format!("/ 2 * {} + (g + r * 8) * 2 + next % 2", 2 * MMA_ROWS)))
-                }
-                _ => {
-                    let run = format!("((u64)panel * a.units + next) * {MMA_ROWS}");
-                    ("f32", format!("gm_load(a.{name}s + {run} + g + r * 8)"))
-                }
-            };
+        let ty = if parts.is_some() { "i32" } else { "f32" };
+        let arrays = ["scales", "mins"].into_iter().zip(names).zip(used);
+        for ((array, name), _) in arrays.filter(|(_, used)| *used) {
+            let from = of_run_and_row(parts.as_ref(), MMA_ROWS, [array, "panel", "next"], "g + r * 8");
             let _ = write!(terms.declare, "{ty} {name}_ahead[4];\n    ");
             let _ = write!(
                 terms.take,

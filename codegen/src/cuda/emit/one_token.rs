@@ -12,7 +12,10 @@ use super::fused;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, MMA_ROWS, handed_over, runs_of_warp};
-use super::terms::{SuperBlockTerms, add_terms, corrected, integer_terms, needs_sums, run_of_token, terms};
+use super::terms::{
+    SuperBlockTerms, add_terms, corrected, integer_terms, of_run, of_run_and_row, run_of_token, terms,
+    x_sum_of_run,
+};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -212,37 +215,33 @@ impl Terms<'_> {
         both.into_iter().filter_map(|(used, name, array)| used.then_some((name, array)))
     }
 
-    /// An expression of the address of those of run `run` in a panel, of all rows.
-    fn place(&self, array: &str, panel: &str, run: &str) -> String {
-        match &self.blocks {
-            None => format!("a.{array} + ((u64)({panel}) * a.units + {run}) * {MMA_ROWS}"),
-            Some(parts) => {
-                let block = parts.at(array, panel, &format!("{run} / {}", parts.runs));
-                let of_run = match array {
-                    "scales" => format!("{run} % {} * {MMA_ROWS}", parts.runs),
-                    _ => format!("{run} % {} / 2 * {}", parts.runs, 2 * MMA_ROWS),
-                };
-                format!("(const i8 *)({block} + {MMA_ROWS}) + {of_run}")
-            }
-        }
+    /// Their type.
+    fn ty(&self) -> &'static str {
+        if self.blocks.is_some() { "i32" } else { "f32" }
     }
 
     /// Declarations of what is loaded ahead.
     fn declare(&self) -> String {
-        let ty = if self.blocks.is_some() { "i32" } else { "f32" };
-        self.names().map(|(name, _)| format!("{ty} {name}_ahead[{}] = {{}};\n    ", self.each)).collect()
+        let (ty, each) = (self.ty(), self.each);
+        self.names().map(|(name, _)| format!("{ty} {name}_ahead[{each}] = {{}};\n    ")).collect()
+    }
+
+    /// Statements that bind it for a round, before that of the next is loaded.
+    fn take(&self) -> String {
+        let (ty, each) = (self.ty(), self.each);
+        let take = |name| {
+            format!(
+                "{ty} {name}_now[{each}];\n            GM_UNROLL for (u32 e = 0; e < {each}; e++) {name}_now[e] = {name}_ahead[e];\n            "
+            )
+        };
+        self.names().map(|(name, _)| take(name)).collect()
     }
 
     /// Statements that load those of a warp's runs from run `first` of a panel on.
     fn fetch(&self, panel: &str, first: &str) -> String {
         let mut each = String::new();
         for (name, array) in self.names() {
-            let place = self.place(array, panel, "run");
-            let load = match (&self.blocks, array) {
-                (None, _) => format!("gm_load({place} + own_row)"),
-                (Some(_), "scales") => format!("(i32)gm_load({place} + own_row)"),
-                (Some(_), _) => format!("(i32)gm_load({place} + own_row * 2 + run % 2)"),
-            };
+            let load = of_run_and_row(self.blocks.as_ref(), MMA_ROWS, [array, panel, "run"], "own_row");
             let _ = write!(each, "\n            {name}_ahead[e] = {load};");
         }
         format!(
@@ -261,7 +260,7 @@ impl Terms<'_> {
             let _ = write!(
                 each,
                 "\n            if (gm_lane() == 0 && run < a.units) gm_prefetch_early((const u8 *)({}));",
-                self.place(array, "own", "run")
+                of_run(self.blocks.as_ref(), MMA_ROWS, [array, "own", "run"])
             );
         }
         format!(
@@ -276,23 +275,14 @@ impl Terms<'_> {
     /// Statements that bind those of a run from what was loaded, and store its terms at place `at`.
     fn store(&self, at: &str) -> String {
         let plan = self.plan;
-        let ty = if self.blocks.is_some() { "i32" } else { "f32" };
+        let ty = self.ty();
         let mut out: String = self
             .names()
             .map(|(name, _)| format!("const {ty} {name} = {name}_now[e];\n                "))
             .collect();
-        let ((added, subtracted), of_token) = match (&self.blocks, &plan.fused) {
-            (None, _) => (terms(plan, "sum", "scale", "min"), run_of_token(plan)),
-            (Some(_), room) => {
-                let sum = match room {
-                    _ if !needs_sums(plan.format) => String::new(),
-                    Some(room) => room.x_sum(),
-                    None => {
-                        "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string()
-                    }
-                };
-                (integer_terms(plan, "sum", "scale", "min"), sum)
-            }
+        let ((added, subtracted), of_token) = match &self.blocks {
+            None => (terms(plan, "sum", "scale", "min"), run_of_token(plan)),
+            Some(_) => (integer_terms(plan, "sum", "scale", "min"), x_sum_of_run(plan)),
         };
         let _ = write!(out, "{of_token}                added[{at}] = {added};");
         if let Some(subtracted) = subtracted {
@@ -316,10 +306,7 @@ impl Sums {
     fn new(plan: &CudaMatmul<'_>, round: u32) -> Sums {
         let from = |i: &str| format!("(half_of_terms * {round} + {i}) * {MMA_ROWS} + gm_lane()");
         let blocks = SuperBlockTerms::of(plan, MMA_ROWS);
-        let scale_of = |parts: &SuperBlockTerms| match &plan.fused {
-            Some(room) => room.x_scale(plan, "t", "block", parts.elements),
-            None => parts.x_scale(plan, "token", "block").map(|place| format!("gm_load({place})")),
-        };
+        let scale_of = |parts: &SuperBlockTerms| parts.x_scale_load(plan, "t", "token");
         let whole = blocks.as_ref().filter(|parts| round.is_multiple_of(parts.runs));
         let Some(parts) = whole else {
             let adding = Adding {
@@ -342,11 +329,11 @@ impl Sums {
         let (runs, count) = (parts.runs, round / parts.runs);
         let offset = plan.format.offset;
         let x_scale = scale_of(parts);
-        // In shared memory it is at hand.
+        // Where the kernel quantizes, scales are already in shared memory.
         let x_ahead = x_scale.as_ref().filter(|_| plan.fused.is_none());
-        let arrays = [(true, "scale"), (offset, "min")].into_iter().filter(|(used, _)| *used);
+        let names = || ["scale"].into_iter().chain(offset.then_some("min"));
         let (mut declare, mut load) = (String::new(), String::new());
-        for (_, name) in arrays.clone() {
+        for name in names() {
             let _ = write!(declare, "f32 {name}_of[{count}] = {{}};\n        ");
             let place = parts.at(&format!("{name}s"), "panel", "block");
             let _ = write!(load, "\n                {name}_of[b] = gm_load({place} + own_row);");
@@ -363,7 +350,7 @@ impl Sums {
         "
         );
         let mut bound: String =
-            arrays.map(|(_, name)| format!("const f32 {name} = {name}_of[b];\n                ")).collect();
+            names().map(|name| format!("const f32 {name} = {name}_of[b];\n                ")).collect();
         match (&x_scale, x_ahead) {
             (_, Some(_)) => bound.push_str("const f32 x_scale = x_scale_of[b];\n                "),
             (Some(x_scale), None) => {
@@ -414,15 +401,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
         terms = of_runs.early(),
     );
     let behind = format!("if (own < panels) {{\n        {}\n    }}\n    ", of_runs.fetch("own", "0"));
-    let now: String = of_runs
-        .names()
-        .map(|(name, _)| {
-            let ty = if of_runs.blocks.is_some() { "i32" } else { "f32" };
-            format!(
-                "{ty} {name}_now[{each}];\n            GM_UNROLL for (u32 e = 0; e < {each}; e++) {name}_now[e] = {name}_ahead[e];\n            "
-            )
-        })
-        .collect();
+    let now = of_runs.take();
     let codes_now = when(comes_ahead, || {
         format!(
             "u32x4 now[{all}];\n            GM_UNROLL for (u32 i = 0; i < {all}; i++) now[i] = ahead[i];\n            ",

@@ -43,7 +43,7 @@ pub struct CudaMatmul<'a> {
     pub fused: Option<Fused>,
 }
 
-/// Runs of one token that a warp of `mma` does between two meetings of its CUDA block: as many as it loads codes for at once.
+/// Runs of one token that a warp of `mma` does between two barriers of its CUDA block: as many as it loads codes for at once.
 pub(super) fn runs_of_warp(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, tokens: u32) -> u32 {
     if algorithm == CudaAlgorithm::Mma && tokens == 1 && (1..=32).contains(&plan.unit) { 2 } else { 1 }
 }

@@ -49,10 +49,48 @@ impl SuperBlockTerms {
         format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
     }
 
+    /// An expression of the scale of super-block `block` of token `token`, which is token `t` of the CUDA block; none where a row of
+    /// activations has one.
+    pub(super) fn x_scale_load(&self, plan: &CudaMatmul<'_>, t: &str, token: &str) -> Option<String> {
+        match &plan.fused {
+            Some(fused) => fused.x_scale(plan, t, "block", self.elements),
+            None => self.x_scale(plan, token, "block").map(|place| format!("gm_load({place})")),
+        }
+    }
+
     /// An expression of token `token`'s scale of super-block `block`; none where a row of activations has one.
     pub(super) fn x_scale(&self, plan: &CudaMatmul<'_>, token: &str, block: &str) -> Option<String> {
         let of = plan.format.activations.block?;
         Some(format!("a.x_scales + (u64)({token}) * a.x_blocks + {block} * {} / {of}", self.elements))
+    }
+}
+
+/// An expression of the address of what all rows of a panel, of `rows`, have of run `run` in `array`: f32, or `blocks`' integers.
+pub(super) fn of_run(blocks: Option<&SuperBlockTerms>, rows: u32, [array, panel, run]: [&str; 3]) -> String {
+    let Some(parts) = blocks else {
+        return format!("a.{array} + ((u64)({panel}) * a.units + {run}) * {rows}");
+    };
+    let runs = parts.runs;
+    let block = parts.at(array, panel, &format!("{run} / {runs}"));
+    let within = match array {
+        "scales" => format!("{run} % {runs} * {rows}"),
+        _ => format!("{run} % {runs} / 2 * {}", 2 * rows),
+    };
+    format!("(const i8 *)({block} + {rows}) + {within}")
+}
+
+/// An expression of what row `row` of them has. Minima of two runs stand side by side.
+pub(super) fn of_run_and_row(
+    blocks: Option<&SuperBlockTerms>,
+    rows: u32,
+    of: [&str; 3],
+    row: &str,
+) -> String {
+    let ([array, _, run], place) = (of, of_run(blocks, rows, of));
+    match (blocks, array) {
+        (None, _) => format!("gm_load({place} + {row})"),
+        (Some(_), "scales") => format!("(i32)gm_load({place} + {row})"),
+        (Some(_), _) => format!("(i32)gm_load({place} + ({row}) * 2 + {run} % 2)"),
     }
 }
 
@@ -86,10 +124,7 @@ pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
     if let Some(fused) = &plan.fused {
         return fused.run_of_token(plan);
     }
-    let mut out = String::new();
-    if needs_sums(format) {
-        out.push_str("const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n");
-    }
+    let mut out = x_sum_of_run(plan);
     if let Some(block) = format.activations.block {
         let _ = writeln!(
             out,
@@ -98,6 +133,15 @@ pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
         );
     }
     out
+}
+
+/// A statement that binds `x_sum` of token `token` and run `unit`, where that is used.
+pub(super) fn x_sum_of_run(plan: &CudaMatmul<'_>) -> String {
+    match &plan.fused {
+        _ if !needs_sums(plan.format) => String::new(),
+        Some(fused) => fused.x_sum(),
+        None => "const i32 x_sum = gm_load(a.x_sums + (u64)token * a.units + unit);\n".to_string(),
+    }
 }
 
 impl Fused {
