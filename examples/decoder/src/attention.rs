@@ -9,12 +9,13 @@ use crate::error::{Error, zeros};
 use crate::numerics::{exp, folded};
 use gristmill::Threads;
 use multiversion::multiversion;
+use multiversion::target::target_cfg_f;
 use std::ops::Range;
 
 /// Tokens of a tile.
 const TILE: usize = 16;
 
-/// Queries that are multiplied with a block, and blend its values, at a time: as many accumulators as registers hold.
+/// Queries that are multiplied with a block, and blend its values, at a time.
 const AT_ONCE: usize = 4;
 
 /// Scratch memory of attention: a place for each query, ordered by head of keys, then by tile.
@@ -159,18 +160,32 @@ fn attend<'q>(work: &Work, cache: Head<'_>, query: &dyn Fn(usize) -> &'q [f32], 
 /// The products of [`AT_ONCE`] queries with the keys of a block, each summed element by element.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn products(queries: [&[f32]; AT_ONCE], keys: &[f32], sums: &mut [[f32; BLOCK]; AT_ONCE]) {
+    if target_cfg_f!(target_feature = "avx512f") {
+        products_of::<BLOCK>(queries, keys, sums);
+    } else {
+        products_of::<{ BLOCK / 2 }>(queries, keys, sums);
+    }
+}
+
+/// [`products`] for `W` positions at a time, whose sums stay in registers.
+#[inline(always)]
+fn products_of<const W: usize>(queries: [&[f32]; AT_ONCE], keys: &[f32], sums: &mut [[f32; BLOCK]; AT_ONCE]) {
     let keys = keys.as_chunks::<BLOCK>().0;
     let queries = queries.map(|query| &query[..keys.len()]);
-    let mut all = [[0.0f32; BLOCK]; AT_ONCE];
-    for (element, keys) in keys.iter().enumerate() {
-        for (sums, query) in all.iter_mut().zip(queries) {
-            let query = query[element];
-            for (sum, key) in sums.iter_mut().zip(keys) {
-                *sum = query.mul_add(*key, *sum);
+    for first in (0..BLOCK).step_by(W) {
+        let mut all = [[0.0f32; W]; AT_ONCE];
+        for (element, keys) in keys.iter().enumerate() {
+            for (sums, query) in all.iter_mut().zip(queries) {
+                let query = query[element];
+                for (sum, key) in sums.iter_mut().zip(&keys[first..]) {
+                    *sum = query.mul_add(*key, *sum);
+                }
             }
         }
+        for (sums, all) in sums.iter_mut().zip(&all) {
+            sums[first..][..W].copy_from_slice(all);
+        }
     }
-    *sums = all;
 }
 
 /// Turns the products with the first `seen` positions of a block into weights, and takes what came before down to the new
@@ -202,15 +217,27 @@ fn weigh(products: &[f32; BLOCK], scale: f32, seen: usize, out: &mut [f32], besi
     }
 }
 
-/// Elements that are blended at a time: those of `AT_ONCE` queries stay in registers through all positions.
-const SLAB: usize = 32;
-
 /// Adds the values of some positions of a block, as weighed by each of `N` queries.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn blend<const N: usize>(places: &mut [f32], head: usize, seen: Range<usize>, values: &[f32]) {
-    let whole = head - head % SLAB;
-    for first in (0..whole).step_by(SLAB) {
-        blend_slab::<N, SLAB>(places, head, first, seen.clone(), values);
+    if target_cfg_f!(target_feature = "avx512f") {
+        blend_slabs::<N, 32>(places, head, seen, values);
+    } else {
+        blend_slabs::<N, 16>(places, head, seen, values);
+    }
+}
+
+/// [`blend`] for `W` elements at a time: those of [`AT_ONCE`] queries stay in registers through all positions.
+#[inline(always)]
+fn blend_slabs<const N: usize, const W: usize>(
+    places: &mut [f32],
+    head: usize,
+    seen: Range<usize>,
+    values: &[f32],
+) {
+    let whole = head - head % W;
+    for first in (0..whole).step_by(W) {
+        blend_slab::<N, W>(places, head, first, seen.clone(), values);
     }
     for first in whole..head {
         blend_slab::<N, 1>(places, head, first, seen.clone(), values);

@@ -7,7 +7,7 @@
 use super::adding::Adding;
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::product::{CudaMatmul, DP4A_ROWS, handed_over};
+use super::product::{CudaMatmul, DP4A_ROWS, Halves, handed_over};
 use super::terms::{
     SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms, x_sum_of_run,
 };
@@ -197,7 +197,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     {wait}{sum}
     const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS};
     if (within < tokens * {DP4A_ROWS} && row < a.n) {store}",
-        half = half(plan),
+        half = half(plan).declare,
         wait = form.wait(&format!("if (group < a.units)\n        {}\n    ", prefetch_run(plan, "panel"))),
         store = form.storing(&format!("store_output(a, row, first_token + within / {DP4A_ROWS}, y);")),
     )
@@ -211,10 +211,9 @@ pub(super) fn prefetch_run(plan: &CudaMatmul<'_>, panel: &str) -> String {
     )
 }
 
-/// The declaration of the half of the terms that a round writes: with two, the other threads go on while some add up what a round
-/// has left, and fill the other one.
-pub(super) fn half(plan: &CudaMatmul<'_>) -> &'static str {
-    if plan.rounds == 2 { "u32 half = 0;" } else { "const u32 half = 0;" }
+/// The halves of the terms.
+pub(super) fn half(plan: &CudaMatmul<'_>) -> Halves {
+    Halves::of(plan, "half")
 }
 
 /// Declarations beside `y`, and a loop over the runs of a panel: lanes compute the terms of many runs, a thread for each row and token
@@ -241,7 +240,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
     let TermText { load, of_token, store } = TermText::of(plan, &at);
     let width = tokens * DP4A_ROWS;
     let [declare, add] = adding(plan, format!("(half * {groups} + {first_group}i) * {width} + within"));
-    let (flip, last) = if plan.rounds == 2 { (", half ^= 1", "") } else { ("", "gm_sync();") };
+    let Halves { flip, meet, .. } = half(plan);
     let text = format!(
         "for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;
@@ -262,7 +261,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
                 {add}
             }}
         }}
-        {last}
+        {meet}
     }}",
         unroll = if tiles <= 4 { unroll } else { "" },
         fields = declare_sums(plan),

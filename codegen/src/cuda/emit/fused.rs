@@ -254,7 +254,7 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
         const u32 row = panel * {DP4A_ROWS} + within % {DP4A_ROWS}, t = within / {DP4A_ROWS};
         if (t < tokens && row < a.n) {{ {epilogue} }}
     }}",
-        half = half(plan),
+        half = half(plan).declare,
         epilogue = epilogue(plan, room, "y"),
     );
     (early, product)

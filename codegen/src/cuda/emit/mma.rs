@@ -9,7 +9,7 @@ use super::ends::{Ends, indented};
 use super::form::{Form, in_each_form};
 use super::fragments::{loads, products};
 use super::operands::load_table;
-use super::product::{CudaMatmul, MMA_ROWS, handed_over};
+use super::product::{CudaMatmul, Halves, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{SuperBlockTerms, corrected, of_run_and_row};
 use crate::text::{joined, when};
@@ -331,13 +331,8 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
     let RunLoads { declare, take, tile } = RunLoads::new(plan);
     let of_rows = RowTerms::new(plan);
-    let kept = plan.rounds;
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");
-    let (half, flip) = if kept == 2 {
-        ("u32 half_of_terms = 0;\n    ", ", half_of_terms ^= 1")
-    } else {
-        ("const u32 half_of_terms = 0;\n    ", "")
-    };
+    let Halves { declare: half, flip, meet } = Halves::of(plan, "half_of_terms");
     let terms = each_term(plan, |added, subtracted| {
         let at = format!("{} + {}", slot("gm_warp()"), place(plan));
         let subtract =
@@ -348,7 +343,8 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let guard = when(!beyond(plan).is_empty(), || format!("if (at >= {outputs}) continue;\n            "));
     let [totals, add] = adding(plan, own, &slot("i"));
     format!(
-        "{declare}{declare_rows}{half}{totals}f32 y[{own}] = {{}};
+        "{declare}{declare_rows}{half}
+    {totals}f32 y[{own}] = {{}};
     for (u32 first = 0; first < a.units; first += {warps}{flip}) {{
         const u32 unit = first + gm_warp();
         if (unit < a.units) {{
@@ -367,7 +363,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
                 {add}
             }}
         }}
-        {last}
+        {meet}
     }}
     {epilogue}",
         epilogue = each_output(plan, &form.storing("store_output(a, row, token, y[j]);")),
@@ -376,6 +372,5 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
         take_rows = of_rows.take,
         parts = loads(plan),
         products = multiply(plan),
-        last = if kept == 2 { "" } else { "gm_sync();" },
     )
 }

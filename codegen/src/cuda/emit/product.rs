@@ -86,3 +86,26 @@ pub(super) fn handed_over(plan: &CudaMatmul<'_>) -> String {
 pub(super) fn rounds_in(bytes: u32, most: u32) -> u32 {
     if 2 * bytes <= most { 2 } else { 1 }
 }
+
+/// How a loop over rounds goes through the halves of what stands in shared memory. With two of them the other threads go on while some
+/// add up what a round has left, and fill the other one; with one, all wait until it may be filled again.
+pub(super) struct Halves {
+    /// The declaration of the half that a round fills.
+    pub(super) declare: String,
+    /// What stands behind a step of the loop.
+    pub(super) flip: String,
+    /// The end of a round.
+    pub(super) meet: &'static str,
+}
+
+impl Halves {
+    /// Those of `plan`, where `name` is a variable that says which half a round fills.
+    pub(super) fn of(plan: &CudaMatmul<'_>, name: &str) -> Halves {
+        match plan.rounds {
+            2 => Halves { declare: format!("u32 {name} = 0;"), flip: format!(", {name} ^= 1"), meet: "" },
+            _ => {
+                Halves { declare: format!("const u32 {name} = 0;"), flip: String::new(), meet: "gm_sync();" }
+            }
+        }
+    }
+}

@@ -10,14 +10,18 @@ pub const COLUMNS: &[(u64, &str)] =
 
 /// Where and when.
 pub fn header(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
-    let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
+    let size = |bytes: Option<u64>| match bytes {
+        None => "? MiB".to_owned(),
+        Some(bytes) if bytes < 1 << 20 => format!("{} KiB", bytes >> 10),
+        Some(bytes) => format!("{} MiB", bytes >> 20),
+    };
     writeln!(
         out,
-        "{date}, {} cores of {}, L2 {} MiB, L3 {} MiB.\n",
+        "{date}, {} cores of {}, L2 {}, L3 {}.\n",
         machine.cores,
         machine.cpu,
-        mib(machine.l2_bytes),
-        mib(machine.l3_bytes)
+        size(machine.l2_bytes),
+        size(machine.l3_bytes)
     )?;
     Ok(())
 }
