@@ -372,6 +372,8 @@ impl Weights {
             Some(_) => Some(model.vector(ROPE_FREQS, config.rope.dims / 2)?),
             None => None,
         };
+        // While a tensor is packed it is in memory twice: the largest one comes before there is anything beside it.
+        let head = Head::load(config, model, head_format, options)?;
         let mut layers = Vec::new();
         for (index, sources) in sources.iter().enumerate() {
             layers.push(Layer::load(config, model, index, sources, options)?);
@@ -380,7 +382,7 @@ impl Weights {
             embedding: Embedding::new(model, config.vocab, config.embd, &restrict)?,
             layers,
             output_norm: model.vector(OUTPUT_NORM, config.embd)?,
-            head: Head::load(config, model, head_format, options)?,
+            head,
             rope_freqs,
         })
     }
