@@ -58,9 +58,8 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), joined(each, ", "));
     }
     if !out.text.is_empty() {
-        // What only some builds have is named by its path where it is used.
         out.text
-            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaUsage};\nuse gristmill_runtime::vocab::CudaAlgorithm;\n");
+            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaRowsQuantizer, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
     }
     let apart = |unit: &str, of: &Launch| {
         held.contains(unit).then(|| {
@@ -145,15 +144,12 @@ fn launch(launch: &Launch) -> String {
                 let numbers = fields(&[("threads", *threads), ("chunk", *chunk)]);
                 format!("chunks: {chunks:?}, finish: {finish:?}, {numbers}")
             });
-            let step = optional("gristmill_runtime::registry::CudaStep", step);
+            let step = optional("CudaStep", step);
             format!("CudaLaunch::Quantize {{ function: {function:?}, {numbers}, step: {step} }}")
         }
         Launch::Matmul { function, packed, elements, multiple, split, fused, grouped, .. } => {
             let packing = format!("&{}::PACK_{}", packed.0, packed.1.to_uppercase());
-            let split = optional(
-                "gristmill_runtime::registry::CudaSplit",
-                split.map(|split| fields(&split.fields())),
-            );
+            let split = optional("CudaSplit", split.map(|split| fields(&split.fields())));
             format!(
                 "CudaLaunch::Matmul {{ function: {function:?}, {numbers}, packing: {packing}, unit: Unit {{ elements: {elements}, multiple: {multiple} }}, split: {split}, fused: {fused}, grouped: {grouped:?} }}"
             )
@@ -163,9 +159,9 @@ fn launch(launch: &Launch) -> String {
                 let numbers = fields(&[("threads", *threads), ("elements", *elements), ("bytes", *bytes)]);
                 format!("function: {function:?}, {numbers}")
             });
-            let quantizer = optional("gristmill_runtime::registry::CudaRowsQuantizer", quantizer);
+            let quantizer = optional("CudaRowsQuantizer", quantizer);
             format!(
-                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, precision: gristmill_runtime::vocab::Precision::{precision:?}, {numbers}, quantizer: {quantizer} }}"
+                "CudaLaunch::Rows {{ function: {function:?}, check: {check:?}, precision: Precision::{precision:?}, {numbers}, quantizer: {quantizer} }}"
             )
         }
         Launch::Activations { op, function, .. } => {
