@@ -372,7 +372,7 @@ impl Weights {
             Some(_) => Some(model.vector(ROPE_FREQS, config.rope.dims / 2)?),
             None => None,
         };
-        // While a tensor is packed it is in memory twice: the largest one comes before there is anything beside it.
+        // While a tensor is packed it is in memory twice: this one, the largest of small models, before there is anything beside it.
         let head = Head::load(config, model, head_format, options)?;
         let mut layers = Vec::new();
         for (index, sources) in sources.iter().enumerate() {

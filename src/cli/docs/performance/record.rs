@@ -1,6 +1,7 @@
 //! What every section says of its record: where, when, how busy the machine was, and what is counted.
 
 use super::super::super::error::CliError;
+use super::super::super::table::bytes;
 use gristmill_records::committed::Machine;
 use std::io::Write;
 
@@ -10,11 +11,7 @@ pub const COLUMNS: &[(u64, &str)] =
 
 /// Where and when.
 pub fn header(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
-    let size = |bytes: Option<u64>| match bytes {
-        None => "? MiB".to_owned(),
-        Some(bytes) if bytes < 1 << 20 => format!("{} KiB", bytes >> 10),
-        Some(bytes) => format!("{} MiB", bytes >> 20),
-    };
+    let size = |size: Option<u64>| size.map_or("?".to_owned(), bytes);
     writeln!(
         out,
         "{date}, {} cores of {}, L2 {}, L3 {}.\n",
