@@ -57,10 +57,6 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
         let _ =
             writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), joined(each, ", "));
     }
-    if !out.text.is_empty() {
-        out.text
-            .insert_str(0, "use gristmill_runtime::gpu::CudaVersion;\nuse gristmill_runtime::registry::{CudaCode, CudaImage, CudaLaunch, CudaRowsQuantizer, CudaSplit, CudaStep, CudaUsage};\nuse gristmill_runtime::vocab::{CudaAlgorithm, Precision};\n");
-    }
     let apart = |unit: &str, of: &Launch| {
         held.contains(unit).then(|| {
             format!(

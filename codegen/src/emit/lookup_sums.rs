@@ -204,7 +204,7 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
     if format.offset {
         per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
     }
-    per_unit.push_str(&terms::x_scale(format, "token", &format!("unit * {}", format.unit)));
+    per_unit.push_str(&terms::x_scale(format, "token", "unit", format.unit));
     let add = terms::add(format, "y[i][q]", "sum", format.offset.then(|| f32("x_sum")), |name| {
         terms::load(types, name, &format!("{scale} * {rows} + q * LANES"))
     });
@@ -274,7 +274,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
     if has_min {
         last.push_str("lows[i][q] = simd::zero();\n");
     }
-    let x_scale = terms::x_scale(format, "token", &format!("unit * {}", format.unit));
+    let x_scale = terms::x_scale(format, "token", "unit", format.unit);
     let after =
         format!("if run == {} {{ {x_scale} for i in 0..V {{ for q in 0..4 {{ {last} }} }} }}\n", runs - 1);
     TermText { declare, per_unit, add, after }

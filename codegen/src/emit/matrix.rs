@@ -6,7 +6,7 @@
 //! fields above one another; the activations of two tokens cost one for each operand. Where codes lie in planes, they are
 //! put together first.
 
-use super::operands::{at_word, code_at, decode, load_upper, load_word, operand, steps, table};
+use super::operands::{POSITION, at_word, code_at, decode, each_tile, load_upper, load_word, operand, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool)
              }}
          }}\n",
         table = table(plan),
-        steps = steps(plan.step, first, count, &step(plan)),
+        steps = each_tile(plan, plan.step, first, count, |_| format!("{POSITION}{}", step(plan))),
     )
 }
 

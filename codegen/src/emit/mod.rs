@@ -102,11 +102,10 @@ pub fn emit(
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut images = cuda::images(set, options, &mut listed)?;
+    let images = cuda::images(set, options, &mut listed)?;
     let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
     // Before the registry: it quotes specs, in which nothing may change.
     let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
-    images.text = images.text.replace("gristmill_runtime::", &format!("{runtime}::"));
     out.push_str(&images.text);
     out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images, runtime));
     Ok((out, listed))

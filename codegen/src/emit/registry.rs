@@ -21,8 +21,10 @@ pub fn emit(
     images: &Images,
     runtime: &str,
 ) -> String {
+    const ALLOW: &str =
+        "#[allow(unused_imports, reason = \"which of these it names depends on the formats of the build\")]";
     let mut out = format!(
-        "#[allow(unused_imports, reason = \"which of these it names depends on the formats of the build\")]
+        "{ALLOW}
          use {runtime}::registry::{{
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
              KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
@@ -30,7 +32,15 @@ pub fn emit(
          use {runtime}::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op, PrologueStep}};\n",
     );
     if let CudaImages::Built { .. } = options.cuda {
-        let _ = writeln!(out, "use {runtime}::vocab::CudaArch;");
+        let _ = write!(
+            out,
+            "{ALLOW}
+             use {runtime}::registry::{{
+                 CudaCode, CudaImage, CudaLaunch, CudaRowsQuantizer, CudaSplit, CudaStep, CudaUsage,
+             }};
+             {ALLOW}
+             use {runtime}::{{gpu::CudaVersion, vocab::{{CudaAlgorithm, CudaArch, Precision}}}};\n"
+        );
     }
     out.push_str(&names(
         "Format",

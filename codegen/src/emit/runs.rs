@@ -98,7 +98,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
-    per_token.push_str(&terms::x_scale(format, "(token + t)", &format!("unit * {unit}")));
+    per_token.push_str(&terms::x_scale(format, "(token + t)", "unit", unit));
     let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
     let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |name| {
         terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")))

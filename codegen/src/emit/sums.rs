@@ -2,7 +2,8 @@
 
 use super::matrix;
 use super::operands::{
-    load, multiply, multiply_fields, multiply_split, multiply_words, place, steps, table, words,
+    POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table,
+    times, words,
 };
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
@@ -64,8 +65,7 @@ fn sums_by_token(
     let (load, table) = (load(plan), table(plan));
     // What has the sums of pairs take part in those of four bytes.
     let widen = format!("for t in 0..T {{ for i in 0..V {{ {} }} }}", widened.add("sum[t][i]"));
-    let position = "let (at, k) = (tile * TILE, tile * TILE_K);";
-    let each_tile = |body: &str| format!("for tile in {first}..{first} + {count} {{ {position} {body} }}");
+    let alone = |body: &str| each_tile(plan, 1, first, count, |_| format!("{POSITION}{body}"));
     let loops = match plan.dot {
         Dot::Direct { shift_free: true } => format!(
             "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
@@ -76,30 +76,27 @@ fn sums_by_token(
              for t in 0..T {{ for i in 0..V {{ dot[t][i] = {total}; }} }}",
             fields = plan.pack.fields,
             begin = begin("sums[0]"),
-            tiles = each_tile(&format!("{load} {}", multiply_in_place(plan))),
+            tiles = alone(&format!("{load} {}", multiply_in_place(plan))),
             total = total_in_place(plan),
         ),
         Dot::Wide if plan.widens_runs() => format!(
             "{DOT}
              {begin}
              {words}
-             for tile in {first}..{first} + {count} {{
-                 let at = tile * TILE;
-                 let four = (tile - {first}) * {fields};
-                 {load} {multiply}
-             }}",
+             {tiles}",
             begin = begin("dot"),
             words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
-            fields = plan.pack.tile_fields(),
-            multiply = multiply_words(plan),
+            tiles = each_tile(plan, 1, first, count, |turn| format!(
+                "let (at, four) = (tile * TILE, {});
+                 {load} {}",
+                times(turn, &plan.pack.tile_fields().to_string()),
+                multiply_words(plan)
+            )),
         ),
         Dot::Split => format!(
             "// Of the lower halves of activations, and of the upper ones.
              let mut sum = [[[simd::zero_pairs(); V]; T]; 2];
-             for tile in {first}..{first} + {count} {{
-                 let (at, k) = (tile * TILE, (tile - {first}) * TILE_K);
-                 {load} {multiply}
-             }}
+             {tiles}
              {DOT}
              {begin}
              for t in 0..T {{
@@ -108,7 +105,12 @@ fn sums_by_token(
                      dot[t][i] = simd::widen(upper, sum[0][t][i]);
                  }}
              }}",
-            multiply = multiply_split(plan),
+            tiles = each_tile(plan, 1, first, count, |turn| format!(
+                "let (at, k) = (tile * TILE, {});
+                 {load} {}",
+                times(turn, "TILE_K"),
+                multiply_split(plan)
+            )),
             begin = begin("dot"),
         ),
         Dot::Direct { shift_free: false } | Dot::Wide => format!(
@@ -116,12 +118,15 @@ fn sums_by_token(
              {}
              {}",
             begin("dot"),
-            steps(plan.step, first, count, &format!("{load} {}", multiply(plan, "dot")))
+            each_tile(plan, plan.step, first, count, |_| format!(
+                "{POSITION}{load} {}",
+                multiply(plan, "dot")
+            ))
         ),
         Dot::PairsWithin { fields } => {
             let sum = if fields == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
             let body = format!("{sum} {load} {}", multiply_within(plan, fields, widened));
-            format!("{dot}\n{}\n{}", begin("dot"), each_tile(&body))
+            format!("{dot}\n{}\n{}", begin("dot"), alone(&body))
         }
         // A unit that fits i16 sums is widened once, at its end.
         Dot::Pairs { tiles }
@@ -133,7 +138,7 @@ fn sums_by_token(
                  {dot}
                  {}
                  {widen}",
-                each_tile(&format!("{load} {}", multiply(plan, "sum"))),
+                alone(&format!("{load} {}", multiply(plan, "sum"))),
                 begin("dot")
             )
         }
@@ -146,7 +151,7 @@ fn sums_by_token(
                  let stop = ({first} + {count}).min(tile + {tiles});
                  let mut sum = [[simd::zero_pairs(); V]; T];
                  while tile < stop {{
-                     {position} {load} {}
+                     {POSITION}{load} {}
                      tile += 1;
                  }}
                  {widen}

@@ -335,8 +335,7 @@ fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> Str
              for i in 0..V {{ {add} }}
          }}\n",
         lows = when(has_min, || sums_of_minima(plan)),
-        x_scale =
-            terms::x_scale(format, "(token + t)", &format!("block * {}", format.unit * superblock.runs)),
+        x_scale = terms::x_scale(format, "(token + t)", "block", format.unit * superblock.runs),
     )
 }
 

@@ -38,10 +38,17 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
     cast(types.scale, address)
 }
 
-/// The statement that binds the scale of element `k` of token `token` (expressions) in every lane, where a row of activations has several.
-pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, k: &str) -> String {
+/// The statement that binds the scale of activations in every lane, where a row of them has several: that of token `token` for run or
+/// super-block `number` (expressions), which are of so many `elements`.
+pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, number: &str, elements: u32) -> String {
     format.activations.block.map_or_else(String::new, |block| {
-        format!("let x_scale = simd::splat_f32(*a.x_scales.add({token} * a.x_blocks + {k} / {block}));\n")
+        let at = match (elements / block, block / elements) {
+            (1, _) if elements == block => number.to_string(),
+            (times, _) if elements.is_multiple_of(block) => format!("{number} * {times}"),
+            (_, each) if block.is_multiple_of(elements) => format!("{number} / {each}"),
+            _ => format!("{number} * {elements} / {block}"),
+        };
+        format!("let x_scale = simd::splat_f32(*a.x_scales.add({token} * a.x_blocks + {at}));\n")
     })
 }
 

@@ -311,7 +311,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
                  simd::store_f32(waiting, y);
              }}
          }}",
-        x_scale = terms::x_scale(format, "(token + t)", "block * STEP_K"),
+        x_scale = terms::x_scale(format, "(token + t)", "block", tiles.step),
         so_far = so_far("block"),
         add = terms::add(format, "y", "total", has_min.then(|| i32("low[i]")), of_vector),
     );
@@ -337,7 +337,7 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     if uncorrected(plan, tiles) || format.offset {
         of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
-    of_token.push_str(&terms::x_scale(format, "(token + t)", "unit * STEP_K"));
+    of_token.push_str(&terms::x_scale(format, "(token + t)", "unit", tiles.step));
     let sum = match uncorrected(plan, tiles) {
         true => format!("simd::add({OF_TILES}, {})", zero_point(plan)),
         false => OF_TILES.to_string(),

@@ -177,7 +177,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
             }
             for unit in first..last {
                 let x_scale = simd::splat_f32(
-                    *a.x_scales.add(token * a.x_blocks + unit * 32 / 32),
+                    *a.x_scales.add(token * a.x_blocks + unit),
                 );
                 let correction = simd::splat_words(
                     *a.x_sums.add(token * a.units + unit) * a.min - 8192,

@@ -110,73 +110,71 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
                 for run in 0..RUNS {
                     let unit = block * RUNS + run;
                     let mut sum = [[simd::zero_pairs(); V]; T];
-                    for tile in unit..unit + 1 {
-                        let (at, k) = (tile * TILE, tile * TILE_K);
-                        let mut packed0 = [simd::zero(); V];
+                    let tile = unit;
+                    let (at, k) = (tile * TILE, tile * TILE_K);
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    if PREFETCH {
+                        let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                            at + distance
+                        } else {
+                            (at + distance).wrapping_add(next)
+                        };
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
-                        }
-                        if PREFETCH {
-                            let ahead = if V * LANES == ROWS || at + distance < a.stride
-                            {
-                                at + distance
-                            } else {
-                                (at + distance).wrapping_add(next)
-                            };
-                            for i in 0..V {
-                                if (i * LANES).is_multiple_of(LINE) {
-                                    simd::prefetch(codes[i].wrapping_add(ahead));
-                                }
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead));
                             }
                         }
-                        let mut w0 = [simd::zero(); V];
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::and(packed0[i], simd::bytes(0x3));
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
-                            w0[i] = simd::and(packed0[i], simd::bytes(0x3));
+                            sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(sum[t][i], w0[i], x);
-                            }
-                        }
-                        let mut w1 = [simd::zero(); V];
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::and(
+                            simd::shift::<2>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
-                            w1[i] = simd::and(
-                                simd::shift::<2>(packed0[i]),
-                                simd::bytes(0x3),
-                            );
+                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 4));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
-                            }
-                        }
-                        let mut w2 = [simd::zero(); V];
+                    }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::and(
+                            simd::shift::<4>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
-                            w2[i] = simd::and(
-                                simd::shift::<4>(packed0[i]),
-                                simd::bytes(0x3),
-                            );
+                            sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 8));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
-                            }
-                        }
-                        let mut w3 = [simd::zero(); V];
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::and(
+                            simd::shift::<6>(packed0[i]),
+                            simd::bytes(0x3),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 12));
                         for i in 0..V {
-                            w3[i] = simd::and(
-                                simd::shift::<6>(packed0[i]),
-                                simd::bytes(0x3),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 12));
-                            for i in 0..V {
-                                sum[t][i] = simd::pairs(sum[t][i], w3[i], x);
-                            }
+                            sum[t][i] = simd::pairs(sum[t][i], w3[i], x);
                         }
                     }
                     let mut dot = [[simd::zero(); V]; T];
@@ -227,7 +225,7 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

@@ -69,182 +69,169 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                         dot[t][i] = start[t];
                     }
                 }
-                for tile in unit..unit + 1 {
-                    let (at, k) = (tile * TILE, tile * TILE_K);
-                    let mut sum = [[simd::zero_pairs(); V]; T];
-                    let mut upper0 = [simd::zero(); V];
+                let tile = unit;
+                let (at, k) = (tile * TILE, tile * TILE_K);
+                let mut sum = [[simd::zero_pairs(); V]; T];
+                let mut upper0 = [simd::zero(); V];
+                for i in 0..V {
+                    upper0[i] = simd::load(codes[i].add(at));
+                }
+                if PREFETCH {
+                    let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                        at + distance
+                    } else {
+                        (at + distance).wrapping_add(next)
+                    };
                     for i in 0..V {
-                        upper0[i] = simd::load(codes[i].add(at));
-                    }
-                    if PREFETCH {
-                        let ahead = if V * LANES == ROWS || at + distance < a.stride {
-                            at + distance
-                        } else {
-                            (at + distance).wrapping_add(next)
-                        };
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead));
-                            }
-                        }
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead + 64));
-                            }
-                        }
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead + 128));
-                            }
-                        }
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead + 192));
-                            }
-                        }
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead + 256));
-                            }
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead));
                         }
                     }
-                    let mut packed0 = [simd::zero(); V];
                     for i in 0..V {
-                        packed0[i] = simd::load(codes[i].add(at + 64));
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                        }
                     }
-                    let mut w0 = [simd::zero(); V];
                     for i in 0..V {
-                        w0[i] = simd::or(
-                            simd::and(packed0[i], simd::bytes(0xf)),
-                            simd::and(
-                                simd::shift_left::<4>(upper0[i]),
-                                simd::bytes(0x10),
-                            ),
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead + 128));
+                        }
+                    }
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead + 192));
+                        }
+                    }
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead + 256));
+                        }
+                    }
+                }
+                let mut packed0 = [simd::zero(); V];
+                for i in 0..V {
+                    packed0[i] = simd::load(codes[i].add(at + 64));
+                }
+                let mut w0 = [simd::zero(); V];
+                for i in 0..V {
+                    w0[i] = simd::or(
+                        simd::and(packed0[i], simd::bytes(0xf)),
+                        simd::and(simd::shift_left::<4>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k));
+                    for i in 0..V {
+                        sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
+                    }
+                }
+                let mut w1 = [simd::zero(); V];
+                for i in 0..V {
+                    w1[i] = simd::or(
+                        simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
+                        simd::and(simd::shift_left::<3>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 4));
+                    for i in 0..V {
+                        sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
+                    }
+                }
+                let mut packed1 = [simd::zero(); V];
+                for i in 0..V {
+                    packed1[i] = simd::load(codes[i].add(at + 128));
+                }
+                let mut w2 = [simd::zero(); V];
+                for i in 0..V {
+                    w2[i] = simd::or(
+                        simd::and(packed1[i], simd::bytes(0xf)),
+                        simd::and(simd::shift_left::<2>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 8));
+                    for i in 0..V {
+                        sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
+                    }
+                }
+                let mut w3 = [simd::zero(); V];
+                for i in 0..V {
+                    w3[i] = simd::or(
+                        simd::and(simd::shift::<4>(packed1[i]), simd::bytes(0xf)),
+                        simd::and(simd::shift_left::<1>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 12));
+                    for i in 0..V {
+                        dot[t][i] = simd::widen(
+                            dot[t][i],
+                            simd::pairs(sum[t][i], w3[i], x),
                         );
                     }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(simd::zero_pairs(), w0[i], x);
-                        }
-                    }
-                    let mut w1 = [simd::zero(); V];
+                }
+                let mut packed2 = [simd::zero(); V];
+                for i in 0..V {
+                    packed2[i] = simd::load(codes[i].add(at + 192));
+                }
+                let mut w4 = [simd::zero(); V];
+                for i in 0..V {
+                    w4[i] = simd::or(
+                        simd::and(packed2[i], simd::bytes(0xf)),
+                        simd::and(upper0[i], simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 16));
                     for i in 0..V {
-                        w1[i] = simd::or(
-                            simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
-                            simd::and(
-                                simd::shift_left::<3>(upper0[i]),
-                                simd::bytes(0x10),
-                            ),
+                        sum[t][i] = simd::pairs(simd::zero_pairs(), w4[i], x);
+                    }
+                }
+                let mut w5 = [simd::zero(); V];
+                for i in 0..V {
+                    w5[i] = simd::or(
+                        simd::and(simd::shift::<4>(packed2[i]), simd::bytes(0xf)),
+                        simd::and(simd::shift::<1>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 20));
+                    for i in 0..V {
+                        sum[t][i] = simd::pairs(sum[t][i], w5[i], x);
+                    }
+                }
+                let mut packed3 = [simd::zero(); V];
+                for i in 0..V {
+                    packed3[i] = simd::load(codes[i].add(at + 256));
+                }
+                let mut w6 = [simd::zero(); V];
+                for i in 0..V {
+                    w6[i] = simd::or(
+                        simd::and(packed3[i], simd::bytes(0xf)),
+                        simd::and(simd::shift::<2>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 24));
+                    for i in 0..V {
+                        sum[t][i] = simd::pairs(sum[t][i], w6[i], x);
+                    }
+                }
+                let mut w7 = [simd::zero(); V];
+                for i in 0..V {
+                    w7[i] = simd::or(
+                        simd::and(simd::shift::<4>(packed3[i]), simd::bytes(0xf)),
+                        simd::and(simd::shift::<3>(upper0[i]), simd::bytes(0x10)),
+                    );
+                }
+                for t in 0..T {
+                    let x = simd::broadcast(x[t].add(k + 28));
+                    for i in 0..V {
+                        dot[t][i] = simd::widen(
+                            dot[t][i],
+                            simd::pairs(sum[t][i], w7[i], x),
                         );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 4));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w1[i], x);
-                        }
-                    }
-                    let mut packed1 = [simd::zero(); V];
-                    for i in 0..V {
-                        packed1[i] = simd::load(codes[i].add(at + 128));
-                    }
-                    let mut w2 = [simd::zero(); V];
-                    for i in 0..V {
-                        w2[i] = simd::or(
-                            simd::and(packed1[i], simd::bytes(0xf)),
-                            simd::and(
-                                simd::shift_left::<2>(upper0[i]),
-                                simd::bytes(0x10),
-                            ),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 8));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w2[i], x);
-                        }
-                    }
-                    let mut w3 = [simd::zero(); V];
-                    for i in 0..V {
-                        w3[i] = simd::or(
-                            simd::and(simd::shift::<4>(packed1[i]), simd::bytes(0xf)),
-                            simd::and(
-                                simd::shift_left::<1>(upper0[i]),
-                                simd::bytes(0x10),
-                            ),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 12));
-                        for i in 0..V {
-                            dot[t][i] = simd::widen(
-                                dot[t][i],
-                                simd::pairs(sum[t][i], w3[i], x),
-                            );
-                        }
-                    }
-                    let mut packed2 = [simd::zero(); V];
-                    for i in 0..V {
-                        packed2[i] = simd::load(codes[i].add(at + 192));
-                    }
-                    let mut w4 = [simd::zero(); V];
-                    for i in 0..V {
-                        w4[i] = simd::or(
-                            simd::and(packed2[i], simd::bytes(0xf)),
-                            simd::and(upper0[i], simd::bytes(0x10)),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 16));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(simd::zero_pairs(), w4[i], x);
-                        }
-                    }
-                    let mut w5 = [simd::zero(); V];
-                    for i in 0..V {
-                        w5[i] = simd::or(
-                            simd::and(simd::shift::<4>(packed2[i]), simd::bytes(0xf)),
-                            simd::and(simd::shift::<1>(upper0[i]), simd::bytes(0x10)),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 20));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w5[i], x);
-                        }
-                    }
-                    let mut packed3 = [simd::zero(); V];
-                    for i in 0..V {
-                        packed3[i] = simd::load(codes[i].add(at + 256));
-                    }
-                    let mut w6 = [simd::zero(); V];
-                    for i in 0..V {
-                        w6[i] = simd::or(
-                            simd::and(packed3[i], simd::bytes(0xf)),
-                            simd::and(simd::shift::<2>(upper0[i]), simd::bytes(0x10)),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 24));
-                        for i in 0..V {
-                            sum[t][i] = simd::pairs(sum[t][i], w6[i], x);
-                        }
-                    }
-                    let mut w7 = [simd::zero(); V];
-                    for i in 0..V {
-                        w7[i] = simd::or(
-                            simd::and(simd::shift::<4>(packed3[i]), simd::bytes(0xf)),
-                            simd::and(simd::shift::<3>(upper0[i]), simd::bytes(0x10)),
-                        );
-                    }
-                    for t in 0..T {
-                        let x = simd::broadcast(x[t].add(k + 28));
-                        for i in 0..V {
-                            dot[t][i] = simd::widen(
-                                dot[t][i],
-                                simd::pairs(sum[t][i], w7[i], x),
-                            );
-                        }
                     }
                 }
                 if PREFETCH {
@@ -261,7 +248,7 @@ pub mod matmul_avx2_decode_r16k4_5bit_by32_q8_0_scales_centred_f16 {
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                        *a.x_scales.add((token + t) * a.x_blocks + unit),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

@@ -128,7 +128,7 @@ pub mod matmul_avx2_prefill_r16k4_4bit_by32_q8_0_scales_centred_f16_widen4 {
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                        *a.x_scales.add((token + t) * a.x_blocks + unit),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

@@ -78,8 +78,9 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                     }
                     // Of the lower halves of activations, and of the upper ones.
                     let mut sum = [[[simd::zero_pairs(); V]; T]; 2];
-                    for tile in unit * 8..unit * 8 + 8 {
-                        let (at, k) = (tile * TILE, (tile - unit * 8) * TILE_K);
+                    for turn in 0..8 {
+                        let tile = unit * 8 + turn;
+                        let (at, k) = (tile * TILE, turn * TILE_K);
                         let mut packed0 = [simd::zero(); V];
                         for i in 0..V {
                             packed0[i] = simd::load(codes[i].add(at));
@@ -97,10 +98,7 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                                 }
                             }
                         }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = packed0[i];
-                        }
+                        let w0 = packed0;
                         for t in 0..T {
                             let [lower, upper] = &halves[t];
                             let lower = simd::broadcast(lower.as_ptr().add(k));
@@ -137,7 +135,7 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                     }
                     for t in 0..T {
                         let x_scale = simd::splat_f32(
-                            *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                            *a.x_scales.add((token + t) * a.x_blocks + unit),
                         );
                         for i in 0..V {
                             y[t][i] = simd::add_f32(

@@ -200,10 +200,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
                         for i in 0..V {
                             packed0[i] = simd::load(codes[i].add(at));
                         }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = packed0[i];
-                        }
+                        let w0 = packed0;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k));
                             for i in 0..V {
@@ -218,10 +215,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
                         for i in 0..V {
                             packed1[i] = simd::load(codes[i].add(at + 64));
                         }
-                        let mut w1 = [simd::zero(); V];
-                        for i in 0..V {
-                            w1[i] = packed1[i];
-                        }
+                        let w1 = packed1;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k + 4));
                             for i in 0..V {
@@ -236,7 +230,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

@@ -289,10 +289,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                         for i in 0..V {
                             packed0[i] = simd::load(codes[i].add(at));
                         }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = packed0[i];
-                        }
+                        let w0 = packed0;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k));
                             for i in 0..V {
@@ -303,10 +300,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                         for i in 0..V {
                             packed1[i] = simd::load(codes[i].add(at + 64));
                         }
-                        let mut w1 = [simd::zero(); V];
-                        for i in 0..V {
-                            w1[i] = packed1[i];
-                        }
+                        let w1 = packed1;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k + 4));
                             for i in 0..V {
@@ -321,10 +315,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                         for i in 0..V {
                             packed2[i] = simd::load(codes[i].add(at + 128));
                         }
-                        let mut w2 = [simd::zero(); V];
-                        for i in 0..V {
-                            w2[i] = packed2[i];
-                        }
+                        let w2 = packed2;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k + 8));
                             for i in 0..V {
@@ -335,10 +326,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                         for i in 0..V {
                             packed3[i] = simd::load(codes[i].add(at + 192));
                         }
-                        let mut w3 = [simd::zero(); V];
-                        for i in 0..V {
-                            w3[i] = packed3[i];
-                        }
+                        let w3 = packed3;
                         for t in 0..T {
                             let x = simd::broadcast(x[t].add(k + 12));
                             for i in 0..V {
@@ -353,7 +341,7 @@ pub mod matmul_avx2_batch_r16k4_6bit_by16x16_q8_k_scales_centred_f16_staged {
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

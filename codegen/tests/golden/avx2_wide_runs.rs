@@ -77,8 +77,7 @@ pub mod matmul_avx2_prefill_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                 // Broadcast from memory by loads alone; in registers each would be a permutation.
                 let words = std::hint::black_box(&words);
                 for tile in unit * 8..unit * 8 + 8 {
-                    let at = tile * TILE;
-                    let four = tile - unit * 8;
+                    let (at, four) = (tile * TILE, (tile - unit * 8));
                     let mut packed0 = [simd::zero(); V];
                     for i in 0..V {
                         packed0[i] = simd::load(codes[i].add(at));
@@ -94,10 +93,7 @@ pub mod matmul_avx2_prefill_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                             simd::prefetch(codes[i].wrapping_add(ahead));
                         }
                     }
-                    let mut w0 = [simd::zero(); V];
-                    for i in 0..V {
-                        w0[i] = packed0[i];
-                    }
+                    let w0 = packed0;
                     for t in 0..T {
                         let [even, odd] = [
                             simd::splat(words[t][0][four]),
@@ -120,7 +116,7 @@ pub mod matmul_avx2_prefill_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + unit * 32 / 32),
+                        *a.x_scales.add((token + t) * a.x_blocks + unit),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

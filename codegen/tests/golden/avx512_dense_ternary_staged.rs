@@ -180,10 +180,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_batch_r32t5_trits_rows_int8_ro
                 for i in 0..V {
                     packed0[i] = simd::load(codes[i].add(at));
                 }
-                let mut w0 = [simd::zero(); V];
-                for i in 0..V {
-                    w0[i] = packed0[i];
-                }
+                let w0 = packed0;
                 for t in 0..T {
                     let x = simd::broadcast(x[t].add(k));
                     for i in 0..V {

@@ -221,7 +221,7 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

@@ -216,7 +216,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                 }
                 for t in 0..count {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * STEP_K / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     let mut low = [simd::zero(); V];
                     let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);

@@ -83,90 +83,82 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_3bit_by16x16_q8_k_scales_centred_f
                             dot[t][i] = start[t];
                         }
                     }
-                    for tile in unit..unit + 1 {
-                        let (at, k) = (tile * TILE, tile * TILE_K);
-                        let mut upper0 = [simd::zero(); V];
+                    let tile = unit;
+                    let (at, k) = (tile * TILE, tile * TILE_K);
+                    let mut upper0 = [simd::zero(); V];
+                    for i in 0..V {
+                        upper0[i] = simd::nibbles(uppers[i].add(at));
+                    }
+                    let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride
+                    {
+                        at + PREFETCH_DISTANCE
+                    } else {
+                        (at + PREFETCH_DISTANCE).wrapping_add(next)
+                    };
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(2 * LINE) {
+                            simd::prefetch(uppers[i].wrapping_add(ahead));
+                        }
+                    }
+                    for i in 0..V {
+                        if (i * LANES).is_multiple_of(LINE) {
+                            simd::prefetch(codes[i].wrapping_add(ahead + 64));
+                        }
+                    }
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at + 64));
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::or(
+                            simd::and(packed0[i], simd::bytes(0x3)),
+                            simd::and(simd::shift_left::<2>(upper0[i]), simd::bytes(0x4)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
-                            upper0[i] = simd::nibbles(uppers[i].add(at));
+                            dot[t][i] = simd::dot(dot[t][i], w0[i], x);
                         }
-                        let ahead = if V * LANES == ROWS
-                            || at + PREFETCH_DISTANCE < a.stride
-                        {
-                            at + PREFETCH_DISTANCE
-                        } else {
-                            (at + PREFETCH_DISTANCE).wrapping_add(next)
-                        };
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::or(
+                            simd::and(simd::shift::<2>(packed0[i]), simd::bytes(0x3)),
+                            simd::and(simd::shift_left::<1>(upper0[i]), simd::bytes(0x4)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
-                            if (i * LANES).is_multiple_of(2 * LINE) {
-                                simd::prefetch(uppers[i].wrapping_add(ahead));
-                            }
+                            dot[t][i] = simd::dot(dot[t][i], w1[i], x);
                         }
+                    }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::or(
+                            simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0x3)),
+                            simd::and(upper0[i], simd::bytes(0x4)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead + 64));
-                            }
+                            dot[t][i] = simd::dot(dot[t][i], w2[i], x);
                         }
-                        let mut packed0 = [simd::zero(); V];
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::or(
+                            simd::and(simd::shift::<6>(packed0[i]), simd::bytes(0x3)),
+                            simd::and(simd::shift::<1>(upper0[i]), simd::bytes(0x4)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 12));
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at + 64));
-                        }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = simd::or(
-                                simd::and(packed0[i], simd::bytes(0x3)),
-                                simd::and(
-                                    simd::shift_left::<2>(upper0[i]),
-                                    simd::bytes(0x4),
-                                ),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w0[i], x);
-                            }
-                        }
-                        let mut w1 = [simd::zero(); V];
-                        for i in 0..V {
-                            w1[i] = simd::or(
-                                simd::and(simd::shift::<2>(packed0[i]), simd::bytes(0x3)),
-                                simd::and(
-                                    simd::shift_left::<1>(upper0[i]),
-                                    simd::bytes(0x4),
-                                ),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 4));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w1[i], x);
-                            }
-                        }
-                        let mut w2 = [simd::zero(); V];
-                        for i in 0..V {
-                            w2[i] = simd::or(
-                                simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0x3)),
-                                simd::and(upper0[i], simd::bytes(0x4)),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 8));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w2[i], x);
-                            }
-                        }
-                        let mut w3 = [simd::zero(); V];
-                        for i in 0..V {
-                            w3[i] = simd::or(
-                                simd::and(simd::shift::<6>(packed0[i]), simd::bytes(0x3)),
-                                simd::and(simd::shift::<1>(upper0[i]), simd::bytes(0x4)),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 12));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w3[i], x);
-                            }
+                            dot[t][i] = simd::dot(dot[t][i], w3[i], x);
                         }
                     }
                     for i in 0..V {
@@ -184,7 +176,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_3bit_by16x16_q8_k_scales_centred_f
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

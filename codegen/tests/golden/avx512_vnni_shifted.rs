@@ -98,82 +98,80 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_2bit_by8_or2for8_by16x16_q8_k_scal
                             dot[t][i] = start[t];
                         }
                     }
-                    for tile in unit..unit + 1 {
-                        let (at, k) = (tile * TILE, tile * TILE_K);
-                        let mut packed0 = [simd::zero(); V];
+                    let tile = unit;
+                    let (at, k) = (tile * TILE, tile * TILE_K);
+                    let mut packed0 = [simd::zero(); V];
+                    for i in 0..V {
+                        packed0[i] = simd::load(codes[i].add(at));
+                    }
+                    if PREFETCH {
+                        let ahead = if V * LANES == ROWS || at + distance < a.stride {
+                            at + distance
+                        } else {
+                            (at + distance).wrapping_add(next)
+                        };
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
-                        }
-                        if PREFETCH {
-                            let ahead = if V * LANES == ROWS || at + distance < a.stride
-                            {
-                                at + distance
-                            } else {
-                                (at + distance).wrapping_add(next)
-                            };
-                            for i in 0..V {
-                                if (i * LANES).is_multiple_of(LINE) {
-                                    simd::prefetch(codes[i].wrapping_add(ahead));
-                                }
+                            if (i * LANES).is_multiple_of(LINE) {
+                                simd::prefetch(codes[i].wrapping_add(ahead));
                             }
                         }
-                        let mut w0 = [simd::zero(); V];
+                    }
+                    let mut w0 = [simd::zero(); V];
+                    for i in 0..V {
+                        w0[i] = simd::or(
+                            simd::and(
+                                simd::shift_left::<3>(packed0[i]),
+                                simd::bytes(0x18),
+                            ),
+                            simd::flagged(flags[i], simd::splat(1), simd::bytes(0x2)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k));
                         for i in 0..V {
-                            w0[i] = simd::or(
-                                simd::and(
-                                    simd::shift_left::<3>(packed0[i]),
-                                    simd::bytes(0x18),
-                                ),
-                                simd::flagged(flags[i], simd::splat(1), simd::bytes(0x2)),
-                            );
+                            dot[t][i] = simd::dot(dot[t][i], w0[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w0[i], x);
-                            }
-                        }
-                        let mut w1 = [simd::zero(); V];
+                    }
+                    let mut w1 = [simd::zero(); V];
+                    for i in 0..V {
+                        w1[i] = simd::or(
+                            simd::and(
+                                simd::shift_left::<1>(packed0[i]),
+                                simd::bytes(0x18),
+                            ),
+                            simd::flagged(flags[i], simd::splat(1), simd::bytes(0x2)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 4));
                         for i in 0..V {
-                            w1[i] = simd::or(
-                                simd::and(
-                                    simd::shift_left::<1>(packed0[i]),
-                                    simd::bytes(0x18),
-                                ),
-                                simd::flagged(flags[i], simd::splat(1), simd::bytes(0x2)),
-                            );
+                            dot[t][i] = simd::dot(dot[t][i], w1[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 4));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w1[i], x);
-                            }
-                        }
-                        let mut w2 = [simd::zero(); V];
+                    }
+                    let mut w2 = [simd::zero(); V];
+                    for i in 0..V {
+                        w2[i] = simd::or(
+                            simd::and(simd::shift::<1>(packed0[i]), simd::bytes(0x18)),
+                            simd::flagged(flags[i], simd::splat(2), simd::bytes(0x2)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 8));
                         for i in 0..V {
-                            w2[i] = simd::or(
-                                simd::and(simd::shift::<1>(packed0[i]), simd::bytes(0x18)),
-                                simd::flagged(flags[i], simd::splat(2), simd::bytes(0x2)),
-                            );
+                            dot[t][i] = simd::dot(dot[t][i], w2[i], x);
                         }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 8));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w2[i], x);
-                            }
-                        }
-                        let mut w3 = [simd::zero(); V];
+                    }
+                    let mut w3 = [simd::zero(); V];
+                    for i in 0..V {
+                        w3[i] = simd::or(
+                            simd::and(simd::shift::<3>(packed0[i]), simd::bytes(0x18)),
+                            simd::flagged(flags[i], simd::splat(2), simd::bytes(0x2)),
+                        );
+                    }
+                    for t in 0..T {
+                        let x = simd::broadcast(x[t].add(k + 12));
                         for i in 0..V {
-                            w3[i] = simd::or(
-                                simd::and(simd::shift::<3>(packed0[i]), simd::bytes(0x18)),
-                                simd::flagged(flags[i], simd::splat(2), simd::bytes(0x2)),
-                            );
-                        }
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 12));
-                            for i in 0..V {
-                                dot[t][i] = simd::dot(dot[t][i], w3[i], x);
-                            }
+                            dot[t][i] = simd::dot(dot[t][i], w3[i], x);
                         }
                     }
                     for i in 0..V {
@@ -207,7 +205,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_2bit_by8_or2for8_by16x16_q8_k_scal
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

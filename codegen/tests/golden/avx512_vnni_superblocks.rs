@@ -87,7 +87,8 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                     let unit = block * RUNS + run;
                     // Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
                     let mut sums = [[[simd::zero(); V]; T]; 2];
-                    for tile in unit * 4..unit * 4 + 4 {
+                    for turn in 0..4 {
+                        let tile = unit * 4 + turn;
                         let (at, k) = (tile * TILE, tile * TILE_K);
                         let mut packed0 = [simd::zero(); V];
                         for i in 0..V {
@@ -170,7 +171,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(

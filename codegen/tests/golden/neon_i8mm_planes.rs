@@ -154,7 +154,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block * 256 / 256),
+                        *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(
