@@ -65,7 +65,7 @@ fn with_comments(text: &str) -> String {
     out
 }
 
-/// Leaves out what changes no value: `at * 1`, `0 + i`, `byte >> 0`, `x / 1.0`, and parentheses around what needs none.
+/// Leaves out what changes no value: `at * 1`, `0 * tile`, `0 + i`, `byte >> 0`, `x / 1.0`, and parentheses around what needs none.
 ///
 /// Nothing else of floats: `x * 1.0` and `x + 0.0` are not the same for every NaN and for minus zero.
 struct Simplify;
@@ -126,6 +126,7 @@ fn kept(expr: &Expr) -> Option<Expr> {
             match binary.op {
                 BinOp::Mul(_) if is(right, 1) => Some(left.clone()),
                 BinOp::Mul(_) if is(left, 1) => Some(right.clone()),
+                BinOp::Mul(_) if is(left, 0) => Some(left.clone()),
                 BinOp::Add(_) if is(left, 0) => Some(right.clone()),
                 BinOp::Add(_) | BinOp::Sub(_) | BinOp::Shl(_) | BinOp::Shr(_) if is(right, 0) => {
                     Some(left.clone())
@@ -195,8 +196,8 @@ mod tests {
     #[test]
     fn what_changes_nothing_is_left_out() {
         is(
-            "x(a * 1, 1 * a, 0 + a, a + 0, a - 0, a >> 0, a << 0, a / 1, a / 1.0f32);",
-            "    x(a, a, a, a, a, a, a, a, a);",
+            "x(a * 1, 1 * a, 0 * a, 0 * a + b, 0 + a, a + 0, a - 0, a >> 0, a << 0, a / 1, a / 1.0f32);",
+            "    x(a, a, 0, b, a, a, a, a, a, a, a);",
         );
         is(
             "a |= ((b & 3) << 2);\nlet c = (d);\nx((a + b) * c, (a[0]));",

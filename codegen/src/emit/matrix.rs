@@ -6,7 +6,7 @@
 //! fields above one another; the activations of two tokens cost one for each operand. Where codes lie in planes, they are
 //! put together first.
 
-use super::operands::{POSITION, at_word, code_at, decode, each_tile, load_upper, load_word, operand, table};
+use super::operands::{POSITION, code_at, decode, each_tile, load_upper, load_word, operand, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -58,21 +58,14 @@ fn step(plan: &MatmulPlan<'_>) -> String {
         }
         let operands: Vec<u32> = (0..tiles * plan.pack.tile_fields() / 2).collect();
         for (vector, two) in operands.chunks(2).enumerate() {
-            for (j, operand) in two.iter().enumerate() {
+            for (j, operand) in (0..).zip(two) {
                 out.push_str(&together(plan, 2 * operand, j));
             }
             multiply(&mut out, "rows", vector, two.len(), Order::Neighbours);
         }
         return out;
     }
-    for tile in 0..tiles {
-        let at = at_word(plan, tile);
-        let _ = write!(
-            out,
-            "let mut packed{tile} = [simd::zero(); V];
-             for i in 0..V {{ packed{tile}[i] = simd::load(codes[i].add({at})); }}\n"
-        );
-    }
+    (0..tiles).for_each(|tile| out.push_str(&load_word(plan, tile)));
     // What is brought together: pairs of tiles, or one tile and its next codes.
     let pairs = tiles.div_ceil(2);
     for pair in 0..pairs {
@@ -81,14 +74,7 @@ fn step(plan: &MatmulPlan<'_>) -> String {
         } else {
             (format!("packed{}[i]", 2 * pair), format!("packed{}[i]", 2 * pair + 1))
         };
-        let _ = write!(
-            out,
-            "let mut rows{pair} = [[simd::zero(); 2]; V];
-             for i in 0..V {{
-                 let (a, b) = ({a}, {b});
-                 rows{pair}[i] = [simd::in_turn::<0>(a, b), simd::in_turn::<1>(a, b)];
-             }}\n"
-        );
+        out.push_str(&in_turn(pair, &a, &b));
     }
     // Operands, each of eight k: (pair, bit of its codes), in the order of k.
     let operands: Vec<(u32, u32)> = if tiles == 1 {
@@ -119,7 +105,7 @@ fn step(plan: &MatmulPlan<'_>) -> String {
 
 /// Statements that multiply operands `NAME0` and so on with vector `vector` of the activations at element `k`.
 fn multiply(out: &mut String, name: &str, vector: usize, operands: usize, order: Order) {
-    let at = if vector == 0 { "k".to_string() } else { format!("k + {}", 16 * vector) };
+    let at = format!("k + {}", 16 * vector);
     let _ = write!(
         out,
         "for p in 0..T / 2 {{
@@ -144,15 +130,19 @@ fn multiply(out: &mut String, name: &str, vector: usize, operands: usize, order:
 }
 
 /// Statements that decode fields `field` and the next, and bring their rows together as operand `j`.
-fn together(plan: &MatmulPlan<'_>, field: u32, j: usize) -> String {
+fn together(plan: &MatmulPlan<'_>, field: u32, j: u32) -> String {
     let next = field + 1;
+    let rows = in_turn(j, &format!("w{field}[i]"), &format!("w{next}[i]"));
+    format!("{}{}{rows}", decode(plan, field), decode(plan, next))
+}
+
+/// Statements that make `rows` number `j` of two vectors (expressions): rows of one and of the other, in turn.
+fn in_turn(j: u32, a: &str, b: &str) -> String {
     format!(
-        "{}{}let mut rows{j} = [[simd::zero(); 2]; V];
+        "let mut rows{j} = [[simd::zero(); 2]; V];
          for i in 0..V {{
-             let (a, b) = (w{field}[i], w{next}[i]);
+             let (a, b) = ({a}, {b});
              rows{j}[i] = [simd::in_turn::<0>(a, b), simd::in_turn::<1>(a, b)];
-         }}\n",
-        decode(plan, field),
-        decode(plan, next)
+         }}\n"
     )
 }

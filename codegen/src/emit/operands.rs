@@ -20,19 +20,13 @@ pub(super) fn prefetch_distance(plan: &MatmulPlan<'_>) -> u32 {
 /// Rows, four bytes each, to a cache line.
 pub(super) const LINE: u32 = 16;
 
-/// `k`, or `k` and so many elements further.
-fn at_k(further: u32) -> String {
-    if further == 0 { "k".to_string() } else { format!("k + {further}") }
-}
-
 /// Byte `at`, or that of a tile of the same step further on, and so many bytes behind.
 fn at_byte(tile: u32, bytes: u32) -> String {
-    let at = if tile == 0 { "at".to_string() } else { format!("at + {tile} * TILE") };
-    if bytes == 0 { at } else { format!("{at} + {bytes}") }
+    format!("at + {tile} * TILE + {bytes}")
 }
 
 /// Byte of vector `word` of the codes of a step, counted through its tiles.
-pub(super) fn at_word(plan: &MatmulPlan<'_>, word: u32) -> String {
+fn at_word(plan: &MatmulPlan<'_>, word: u32) -> String {
     let words = plan.pack.words;
     at_byte(word / words, byte_of_word(plan, word % words))
 }
@@ -92,10 +86,7 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
                 "for i in 0..V {{ if (i * LANES).is_multiple_of({of_a_line}) {{ simd::prefetch({address}); }} }}"
             );
         };
-        let ahead = |bytes| match bytes {
-            0 => "codes[i].wrapping_add(ahead)".to_string(),
-            bytes => format!("codes[i].wrapping_add(ahead + {bytes})"),
-        };
+        let ahead = |bytes: u32| format!("codes[i].wrapping_add(ahead + {bytes})");
         match plan.pack.upper {
             Some(UpperPlane { nibbles: true, .. }) => ask("2 * LINE", "uppers[i].wrapping_add(ahead)"),
             Some(UpperPlane { offset, .. }) => ask("LINE", &ahead(offset)),
@@ -236,9 +227,9 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
             if of_group == 0 {
                 let _ = writeln!(
                     out,
-                    "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add({})); }}",
+                    "let mut group = [simd::zero(); T];\nfor t in 0..T {{ group[t] = simd::activations::<{}>(x[t].add(k + {})); }}",
                     4 * group,
-                    at_k(4 * first)
+                    4 * first
                 );
             }
             let step = step(field, &format!("dot_group::<{of_group}>"));
@@ -258,10 +249,10 @@ pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) ->
         let _ = write!(
             out,
             "for t in 0..T {{
-                 let x = simd::broadcast(x[t].add({}));
+                 let x = simd::broadcast(x[t].add(k + {}));
                  for i in 0..V {{ {} }}
              }}\n",
-            at_k(4 * field),
+            4 * field,
             step(field, function)
         );
     }
@@ -323,13 +314,13 @@ pub(super) fn split(plan: &MatmulPlan<'_>, room: &str, first: &str, count: &str)
 pub(super) fn multiply_split(plan: &MatmulPlan<'_>) -> String {
     let mut out = String::new();
     for field in in_order(plan) {
-        let k = at_k(4 * field);
+        let k = 4 * field;
         let _ = write!(
             out,
             "{}for t in 0..T {{
                  let [lower, upper] = &halves[t];
-                 let lower = simd::broadcast(lower.as_ptr().add({k}));
-                 let upper = simd::broadcast(upper.as_ptr().add({k}));
+                 let lower = simd::broadcast(lower.as_ptr().add(k + {k}));
+                 let upper = simd::broadcast(upper.as_ptr().add(k + {k}));
                  for i in 0..V {{
                      sum[0][t][i] = simd::pairs(sum[0][t][i], w{field}[i], lower);
                      sum[1][t][i] = simd::pairs(sum[1][t][i], w{field}[i], upper);
@@ -388,11 +379,5 @@ pub(super) fn each_tile(
     if (first, step) == ("0", 1) {
         return format!("for tile in 0..{turns} {{ {} }}\n", body("tile"));
     }
-    let tile = format!("{first} + {}", times("turn", &step.to_string()));
-    format!("for turn in 0..{turns} {{ let tile = {tile}; {} }}\n", body("turn"))
-}
-
-/// A number times another (expressions), without products by zero or one.
-pub(super) fn times(number: &str, by: &str) -> String {
-    if number == "0" || by == "1" { number.to_string() } else { format!("{number} * {by}") }
+    format!("for turn in 0..{turns} {{ let tile = {first} + turn * {step}; {} }}\n", body("turn"))
 }

@@ -2,8 +2,7 @@
 
 use super::matrix;
 use super::operands::{
-    POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table,
-    times, words,
+    POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table, words,
 };
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
@@ -87,9 +86,9 @@ fn sums_by_token(
             begin = begin("dot"),
             words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
             tiles = each_tile(plan, 1, first, count, |turn| format!(
-                "let (at, four) = (tile * TILE, {});
+                "let (at, four) = (tile * TILE, {turn} * {});
                  {load} {}",
-                times(turn, &plan.pack.tile_fields().to_string()),
+                plan.pack.tile_fields(),
                 multiply_words(plan)
             )),
         ),
@@ -106,9 +105,8 @@ fn sums_by_token(
                  }}
              }}",
             tiles = each_tile(plan, 1, first, count, |turn| format!(
-                "let (at, k) = (tile * TILE, {});
+                "let (at, k) = (tile * TILE, {turn} * TILE_K);
                  {load} {}",
-                times(turn, "TILE_K"),
                 multiply_split(plan)
             )),
             begin = begin("dot"),

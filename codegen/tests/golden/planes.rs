@@ -987,7 +987,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xf48e08c305138995),
+            id: KernelId(0xbd1305f106b592c9),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,
