@@ -116,6 +116,16 @@ fn marks_in(folder: &Path) -> String {
     marks.map(|path| std::fs::read_to_string(path).unwrap_or_default()).collect()
 }
 
+/// The file of a kernel on this processor.
+fn file_of(folder: &Path, id: KernelId) -> std::path::PathBuf {
+    let files = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path());
+    let mut found = files.filter(|path| {
+        path.to_string_lossy().contains(&format!("/{id}."))
+            && path.extension().is_some_and(|end| end == "kernel")
+    });
+    found.next().expect("its file")
+}
+
 fn files_of(folder: &Path, ending: &str) -> usize {
     let files = std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
     files.filter(|path| path.extension().is_some_and(|found| found == ending)).count()
@@ -215,7 +225,7 @@ fn a_kernel_that_ends_the_program_is_left_out_at_its_next_start() {
     assert_eq!(said(&started("serves", "illegal", folder.path())).split(" :: ").nth(1), Some(chosen));
 
     // Let out.
-    std::fs::remove_file(folder.path().join("0000000000001000.kernel")).expect("its file");
+    std::fs::remove_file(file_of(folder.path(), FIRST_ID)).expect("its file");
     let back = said(&started("serves", "good", folder.path()));
     assert!(back.contains(&format!("chosen: {FIRST}")), "{back}");
 }
@@ -257,7 +267,7 @@ fn a_parent_that_knows_the_signal_says_it() -> Result<(), Error> {
     assert!(quarantine.take_in(None)?.is_empty());
 
     // Nor is a kernel blamed for what was done from outside.
-    std::fs::remove_file(folder.path().join("0000000000001000.kernel")).expect("its file");
+    std::fs::remove_file(file_of(folder.path(), FIRST_ID)).expect("its file");
     started("serves", "illegal", folder.path());
     assert!(marks_in(folder.path()).contains(FIRST));
     quarantine.forgive()?;
@@ -318,12 +328,27 @@ fn folders_and_files_that_are_none_are_named() -> Result<(), Error> {
     assert!(quarantine.add(FIRST_ID, "a reason\nof two lines") && quarantine.not_kept().is_none());
     assert_eq!(Quarantine::kept_in(&inner)?.kernels()[0].why, "a reason of two lines");
 
-    let path = inner.join("0000000000001000.kernel");
+    let path = file_of(&inner, FIRST_ID);
     let text = std::fs::read_to_string(&path).expect("its file");
-    // Another machine's.
+    // Another machine's, whose processor has a file of its own: what is found out here is kept beside it, and by the next start as well.
     let processor = text.lines().nth(1).expect("the processor").to_owned();
-    std::fs::write(&path, text.replace(&processor, "processor cpu of another make")).expect("a file");
-    assert!(Quarantine::kept_in(&inner)?.kernels().is_empty());
+    let others = text.replace(&processor, "processor cpu of another make");
+    let their_path = inner.join(format!("{FIRST_ID}.00000000000000aa.kernel"));
+    std::fs::write(&their_path, &others).expect("a file");
+    std::fs::remove_file(&path).expect("a file");
+    let here = Quarantine::kept_in(&inner)?;
+    assert!(here.kernels().is_empty());
+    assert!(here.add(FIRST_ID, "here too") && here.not_kept().is_none());
+    assert_eq!(Quarantine::kept_in(&inner)?.kernels()[0].why, "here too");
+    assert_eq!(std::fs::read_to_string(&their_path).expect("a file"), others);
+    std::fs::remove_file(&their_path).expect("a file");
+    // What an earlier start was writing when it ended is in nobody's way, and nothing else is left.
+    std::fs::write(inner.join(format!("{}-{}-0.new", KernelId(0x1002), std::process::id())), "half")
+        .expect("a file");
+    assert!(here.add(KernelId(0x1002), "whole") && here.not_kept().is_none());
+    assert_eq!(Quarantine::kept_in(&inner)?.kernels().len(), 2);
+    assert_eq!(files_of(&inner, "new"), 1);
+    std::fs::remove_file(file_of(&inner, KernelId(0x1002))).expect("a file");
     std::fs::write(&path, "something else").expect("a file");
     refused(&inner, "it is no file of a kernel");
 

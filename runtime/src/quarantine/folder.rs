@@ -1,13 +1,14 @@
-//! A quarantine as files. `ID.kernel` is a kernel in quarantine, `PID.running` names the kernels of a program that are in their first run, and is
-//! locked for as long as that program lives: the system lets go of the lock however it ends.
+//! A quarantine as files. `ID.PROCESSOR.kernel` is a kernel in quarantine on a processor, `PID-0.running` names the kernels of a program that are
+//! in their first run, and is locked for as long as that program lives: the system lets go of the lock however it ends.
 
 use super::listed::Quarantined;
 use crate::error::Error;
 use crate::registry::KernelId;
 use crate::tuning::cpu;
+use gristmill_spec::Fnv;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Write as _};
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The first line of the file of a kernel.
@@ -71,9 +72,11 @@ impl Folder {
         &self.path
     }
 
-    /// Writes the file of a kernel, unless there is one. Who reads meanwhile finds none or all of it.
+    /// Writes the file of a kernel on this processor, unless there is one. Who reads meanwhile finds none or all of it.
     pub(super) fn keep(&self, kernel: &Quarantined) -> Result<(), Error> {
-        let path = self.path.join(format!("{}.{KERNEL}", kernel.id));
+        // Machines with different processors may share the folder, and each has its own faults.
+        let processor = Fnv::EMPTY.with(one_line(cpu()).as_bytes()).get();
+        let path = self.path.join(format!("{}.{processor:016x}.{KERNEL}", kernel.id));
         if path.try_exists().map_err(failed(&path, "look for the file"))? {
             return Ok(());
         }
@@ -82,10 +85,30 @@ impl Folder {
             let _ = writeln!(text, "kernel {}", one_line(name));
         }
         let _ = writeln!(text, "why {}", one_line(&kernel.why));
-        let beside = self.path.join(format!("{}.{}.new", kernel.id, std::process::id()));
-        let written = File::create(&beside).and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(failed(&beside, "write the file"))?;
-        fs::rename(&beside, &path).map_err(failed(&path, "write the file"))
+        let (mut file, beside) = self.new_file(&kernel.id.to_string(), "new")?;
+        // On the disk before it has its name: after a power cut a file that is there is whole.
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| fs::rename(&beside, &path));
+        renamed.map_err(|error| {
+            let _ = fs::remove_file(&beside);
+            failed(&path, "write the file")(error)
+        })
+    }
+
+    /// A file that nobody else has, of this process: `STEM-PID-NUMBER.ENDING`, or `PID-NUMBER.ENDING`.
+    fn new_file(&self, stem: &str, ending: &str) -> Result<(File, PathBuf), Error> {
+        let process = std::process::id();
+        let stem = if stem.is_empty() { process.to_string() } else { format!("{stem}-{process}") };
+        for number in 0..MOST_OF_A_NUMBER {
+            let path = self.path.join(format!("{stem}-{number}.{ending}"));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok((file, path)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(&path, "write the file")(error)),
+            }
+        }
+        let why = format!("there are {MOST_OF_A_NUMBER} files of programs with the process number {process}");
+        Err(Error::Quarantine { path: self.path.display().to_string(), doing: "write a file", why })
     }
 
     /// The kernels that are in quarantine on this processor, by id.
@@ -98,12 +121,14 @@ impl Folder {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(&path, "read the file")(error)),
             };
-            let id = path.file_stem().and_then(|stem| id_of(stem.to_str()?));
+            let id = path.file_stem().and_then(|stem| id_of(stem.to_str()?.split('.').next()?));
             let parsed = id.and_then(|id| parse(id, &text));
             let damaged = || Error::Quarantine {
                 path: path.display().to_string(),
                 doing: "read the file",
-                why: format!("it is no file of a kernel (`ID.{KERNEL}`, which begins with `{HEAD}`)"),
+                why: format!(
+                    "it is no file of a kernel (`ID.PROCESSOR.{KERNEL}`, which begins with `{HEAD}`)"
+                ),
             };
             // What can't be read could forbid a kernel: to go on without it would be to run that.
             let (processor, kernel) = parsed.ok_or_else(damaged)?;
@@ -141,6 +166,10 @@ impl Folder {
                 Err(TryLockError::WouldBlock) => continue,
                 Err(TryLockError::Error(error)) => return Err(failed(&path, "lock the file")(error)),
             }
+            // Another program took it in before it was locked, and a third one may have a file of this name by now.
+            if !is_at(&file, &path).map_err(failed(&path, "look for the file"))? {
+                continue;
+            }
             let text = text_of(&file, &path)?;
             // What was being written when the program ended names no kernel.
             let marks: Vec<Mark> = text.lines().filter_map(Mark::parse).collect();
@@ -161,25 +190,17 @@ impl Folder {
 
     /// The file for the marks of this program, locked for as long as it is open.
     pub(super) fn marked_by_this(&self) -> Result<(File, PathBuf), Error> {
-        let process = std::process::id();
-        for number in 0..MOST_OF_A_NUMBER {
-            let path = self.path.join(format!("{process}-{number}.{RUNNING}"));
-            let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(failed(&path, "write the file")(error)),
-            };
+        loop {
+            let (file, path) = self.new_file("", RUNNING)?;
             match file.try_lock() {
                 // Another program may have taken it for a file that was left, and removed it.
-                Ok(()) if path.try_exists().map_err(failed(&path, "look for the file"))? => {
+                Ok(()) if is_at(&file, &path).map_err(failed(&path, "look for the file"))? => {
                     return Ok((file, path));
                 }
-                Ok(()) | Err(TryLockError::WouldBlock) => continue,
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(failed(&path, "lock the file")(error)),
             }
         }
-        let why = format!("there are {MOST_OF_A_NUMBER} files of programs with the process number {process}");
-        Err(Error::Quarantine { path: self.path.display().to_string(), doing: "mark first runs", why })
     }
 
     fn files(&self, ending: &str) -> Result<Vec<PathBuf>, Error> {
@@ -190,6 +211,28 @@ impl Folder {
             files.filter(|path| path.extension().is_some_and(|found| found == ending)).collect();
         files.sort();
         Ok(files)
+    }
+}
+
+/// Whether the open file is the one of this path: not one that was removed, in whose place there may be another.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(there) => {
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::MetadataExt;
+                let open = file.metadata()?;
+                Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
+            }
+            // Elsewhere a file that is open can't be removed.
+            #[cfg(not(unix))]
+            {
+                let _ = (file, there);
+                Ok(true)
+            }
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

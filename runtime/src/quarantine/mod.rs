@@ -44,8 +44,8 @@ impl Quarantine {
         Quarantine::default()
     }
 
-    /// One that `folder` keeps, which is made if it is not there: a file `ID.kernel` for each kernel, which says what was seen, and on which
-    /// processor. Kernels of another processor stay there and do not count. To let a kernel out, remove its file and start again.
+    /// One that `folder` keeps, which is made if it is not there: a file `ID.PROCESSOR.kernel` for each kernel, which says what was
+    /// seen, and on which processor. Kernels of another processor stay there and do not count. To let a kernel out, remove its file and start again.
     ///
     /// What programs left there that ended in the [first run](Quarantine::mark_first_runs) of a kernel is taken in: their kernels are in
     /// quarantine from now on. Several programs of one machine may have one folder.
