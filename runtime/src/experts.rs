@@ -418,12 +418,13 @@ impl Experts {
             ExpertInput::Quantized(_) => (None, false),
         };
         let rows = if by_pair { pairs } else { tokens };
-        let mut parts = 0;
+        let parts = threads.parts_of_rows(rows, k);
+        let mut scratch_rows = 0;
         match input {
             ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
                 self.any().matmul.check_dtype(input.dtype())?;
                 activations::check_input(input, rows, k, layout.blocks)?;
-                parts = activations::scratch_rows(input, rows, k, threads);
+                scratch_rows = activations::scratch_rows(input, parts);
             }
             ExpertInput::Quantized(x) => {
                 x.check(self.any().matmul.entry().name, &self.activations)?;
@@ -437,7 +438,7 @@ impl Experts {
             q: own.q.checked_add(gathered.q).ok_or(too_large.clone())?,
             scales: own.scales.checked_add(gathered.scales).ok_or(too_large.clone())?,
             sums: own.sums.checked_add(gathered.sums).ok_or(too_large.clone())?,
-            rows: layout.workspace(rows, parts)?.rows,
+            rows: layout.workspace(rows, scratch_rows)?.rows,
             outputs: product_of("the output", pairs, n)?,
             indices: groups::indices(pairs, self.count).ok_or(too_large)?,
         })?;
@@ -460,7 +461,7 @@ impl Experts {
                 let quantizer = self.any().matmul.processor_quantizer(input, Shape { m: rows, n, k })?;
                 *at = quantizer.map(|quantizer| quantizer.entry);
                 let x = InputRows::dense(input, rows, k);
-                activations::quantize_into(quantizer, x, layout, buffers, threads)?
+                activations::quantize_into(quantizer, x, layout, buffers, (parts, threads))?
             }
             ExpertInput::Quantized(x) => x.rows,
         };

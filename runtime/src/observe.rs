@@ -3,8 +3,10 @@
 //! There is none at first, and a launch, a copy or an allocation then reads one flag more. `gristmill-ops` has an observer that keeps histograms.
 
 mod memory;
+mod told;
 
 pub use memory::{Allocation, Cache, HeldMemory, Lookup, Transfer, TransferKind};
+pub(crate) use told::{Locked, panicked};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -17,6 +19,7 @@ use gristmill_spec::vocab::Op;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+use told::Told;
 
 /// What launches do besides, in bits: [`OBSERVING`], [`MARKING`]. One number, so that they read one where nothing is asked for.
 static ASKED: AtomicU8 = AtomicU8::new(0);
@@ -24,9 +27,11 @@ static ASKED: AtomicU8 = AtomicU8::new(0);
 const OBSERVING: u8 = 1;
 /// First runs of kernels are marked.
 const MARKING: u8 = 2;
-static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
+static OBSERVER: OnceLock<Told> = OnceLock::new();
 
-/// Is told of launches by the threads that launch, so it should neither wait nor allocate.
+/// Is told of launches by the threads that launch, so it should neither wait nor allocate. Guarded and divided layers are locked while they
+/// run, so it can ask them for nothing but in [`recovered`](Observer::recovered). A panic of its own goes on to whoever launched, and is not
+/// blamed on a kernel.
 pub trait Observer: Send + Sync {
     /// Whether the time of a launch that begins now on a device is wanted. On the processor two readings of the clock are taken for it; on a GPU two
     /// events, whose time is [told](Observer::timed) by a later launch there. Launches in a graph have no times.
@@ -63,8 +68,8 @@ pub trait Observer: Send + Sync {
     fn fell_back(&self, fallback: FellBack<'_>);
 
     /// A guarded layer ([`GuardedLinear`](crate::GuardedLinear)) did something because a kernel or a GPU failed, a `DividedLinear` or `ReplicatedLinear` because
-    /// one was lost, any layer because a GPU had no memory for all tokens or because a kernel was in quarantine when it was made. A
-    /// divided layer may be asked for its parts here.
+    /// one was lost, any layer because a GPU had no memory for all tokens or because a kernel was in quarantine when it was made.
+    /// Told when the layer is not locked any more: it may be asked for its device, its parts and what it holds here.
     fn recovered(&self, recovery: &Recovery) {
         let _ = recovery;
     }
@@ -159,7 +164,7 @@ pub struct FellBack<'a> {
 /// # Errors
 /// [`Error::SecondObserver`] where there is one already.
 pub fn observe(observer: &'static dyn Observer) -> Result<(), Error> {
-    OBSERVER.set(observer).map_err(|_| Error::SecondObserver)?;
+    OBSERVER.set(Told(observer)).map_err(|_| Error::SecondObserver)?;
     set_observing(true);
     Ok(())
 }
@@ -191,7 +196,7 @@ impl Asked {
     /// The observer, if it is on.
     #[inline]
     pub(crate) fn observer(self) -> Option<&'static dyn Observer> {
-        if self.0 & OBSERVING != 0 { OBSERVER.get().copied() } else { None }
+        if self.0 & OBSERVING != 0 { OBSERVER.get().map(|told| told as &dyn Observer) } else { None }
     }
 
     /// Whether first runs are marked.
@@ -216,10 +221,10 @@ pub(crate) fn fell_back(note: &FallbackNote) {
     }
 }
 
-/// Tells of a step of recovery.
+/// Tells of a step of recovery, as soon as the layer is not [`Locked`].
 pub(crate) fn recovered(recovery: &Recovery) {
     if let Some(observer) = observer() {
-        observer.recovered(recovery);
+        told::now_or_later(observer, recovery);
     }
 }
 

@@ -29,11 +29,12 @@ pub(crate) fn quantize<'w>(
     workspace: &'w mut Workspace,
     threads: &Threads,
 ) -> Result<Activations<'w>, Error> {
-    let size = layout.workspace(x.m, scratch_rows(x.input, x.m, layout.k, threads))?;
+    let parts = threads.parts_of_rows(x.m, layout.k);
+    let size = layout.workspace(x.m, scratch_rows(x.input, parts))?;
     workspace.check(size)?;
     let Workspace { q, scales, sums, rows: scratch, .. } = workspace;
     let (q, scales, sums) = (&mut q[..size.q], &mut scales[..size.scales], &mut sums[..size.sums]);
-    quantize_into(quantizer, x, layout, RowBuffers { q, scales, sums, scratch }, threads)
+    quantize_into(quantizer, x, layout, RowBuffers { q, scales, sums, scratch }, (parts, threads))
 }
 
 /// Places for quantized rows.
@@ -48,18 +49,18 @@ pub(crate) struct RowBuffers<'w> {
     pub(crate) scratch: &'w mut [f32],
 }
 
-/// The same into places of the caller's, whose sizes were checked.
+/// The same into places of the caller's, whose sizes were checked for so many parts. Threads that fall asleep or wake up meanwhile would
+/// give another number when they are asked again.
 pub(crate) fn quantize_into<'w>(
     quantizer: Option<&Launcher<ActivationCode>>,
     x: InputRows<'_>,
     layout: RowLayout,
     buffers: RowBuffers<'w>,
-    threads: &Threads,
+    (parts, threads): (usize, &Threads),
 ) -> Result<Activations<'w>, Error> {
     let InputRows { input, m, .. } = x;
     let RowBuffers { q, scales, sums, scratch } = buffers;
-    let parts = threads.parts_of_rows(m, layout.k);
-    let scratch = &mut scratch[..scratch_rows(input, m, layout.k, threads).min(m) * layout.k];
+    let scratch = &mut scratch[..scratch_rows(input, parts).min(m) * layout.k];
     let job = Rows { first: 0, m, q: &mut *q, scales: &mut *scales, sums: &mut *sums, scratch };
     let split = |job, left, all| Rows::split(job, &layout, left, all);
     match (input, quantizer) {
@@ -82,10 +83,10 @@ pub(crate) fn quantize_into<'w>(
     Ok(Activations { layout, m, q, scales, sums })
 }
 
-/// Rows of f32 that `m` rows need on their way: one for each part that they are cut into, where they are not f32.
-pub(crate) fn scratch_rows(input: Input<'_>, m: usize, k: usize, threads: &Threads) -> usize {
+/// Rows of f32 that rows need on their way: one for each of the parts that they are cut into, where they are not f32.
+pub(crate) fn scratch_rows(input: Input<'_>, parts: usize) -> usize {
     match input {
-        Input::F16(_) | Input::Bf16(_) => threads.parts_of_rows(m, k),
+        Input::F16(_) | Input::Bf16(_) => parts,
         Input::F32(_) | Input::I8 { .. } => 0,
     }
 }

@@ -308,15 +308,19 @@ impl DeviceScratch {
     /// As [`finish`](DeviceScratch::finish), with what stopped a run apart from errors of waiting for it.
     fn fault(&mut self) -> Result<Option<Error>, Error> {
         // A wrong list comes before the rows that it names. What is found of one is told also where the other can't be read.
-        if let Some(wrong) = self.list_error()? {
-            return Ok(Some(wrong));
-        }
-        let Some(faults) = &mut self.faults else {
-            self.pending = false;
-            return Ok(None);
+        let wrong = self.list_error()?;
+        let found = match &mut self.faults {
+            // Both words are read, or the next run would be told of this one's rows.
+            Some(faults) => match (faults.take(), &wrong) {
+                (Err(_), Some(_)) => None,
+                (found, _) => found?,
+            },
+            None => None,
         };
-        let found = faults.take()?;
         self.pending = false;
+        if wrong.is_some() {
+            return Ok(wrong);
+        }
         Ok(found.map(|(kind, at, Rows { k, block })| {
             let (row, column) = (at / k.max(1), at % k.max(1));
             match kind {

@@ -92,6 +92,7 @@ impl Gpu {
         let (behind, enqueued) = self.with_event(what, None, doing, timed, copy)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
+        self.destroy_kept();
         self.check(None, doing, enqueued.and(waited))?;
         if let Some(watched) = watched {
             watched.taken();

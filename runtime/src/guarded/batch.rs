@@ -10,11 +10,12 @@ use super::work::Work;
 use crate::activations::QuantizedActivations;
 use crate::error::Error;
 use crate::linear::Linear;
+use crate::observe::{self, Locked};
 use crate::output::Output;
 use crate::product::Batch;
 use crate::threads::Threads;
 use crate::workspace::Workspace;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::RwLockReadGuard;
 
 /// A [`Batch`] of products of guarded layers, on the processor. Where one of them fails, each is computed by itself, with the steps of its layer;
@@ -99,13 +100,11 @@ impl<'a> GuardedBatch<'a> {
 
     /// Runs all of them as one job, if all are ready.
     fn run_together(&mut self, runs: &[Run<'_>], threads: &Threads) -> Result<Vec<Outcome>, Error> {
-        // A thread that reads a lock twice may wait for a writer that waits for it.
-        let mut states: Vec<(*const (), RwLockReadGuard<'_, State<Linear>>)> = Vec::new();
-        for Product { layer, .. } in &self.products {
-            if !states.iter().any(|(known, _)| *known == place(layer)) {
-                states.push((place(layer), layer.0.read()));
-            }
-        }
+        let states: Vec<(*const (), Locked<RwLockReadGuard<'_, State<Linear>>>)> =
+            to_lock(self.products.iter().map(|product| product.layer))
+                .into_iter()
+                .map(|layer| (place(layer), layer.0.read()))
+                .collect();
         let state_of = |layer: &GuardedLinear<'_>| {
             let found = states.iter().find(|(known, _)| *known == place(layer));
             found.map(|(_, state)| &**state)
@@ -145,7 +144,11 @@ impl<'a> GuardedBatch<'a> {
             return Ok(self.products.iter().map(|product| again(product, None)).collect());
         };
         // A run that is cut off leaves numbers that mean nothing in its results, and the pool as it was.
+        observe::panicked();
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| batch.run(threads))) {
+            if observe::panicked() {
+                resume_unwind(payload);
+            }
             let why = format!("a batch that it was part of panicked: {}", message(&*payload));
             // Whose kernel it was is seen by each alone.
             let failed = |product: &mut Product<'_>| {
@@ -186,9 +189,18 @@ impl Product<'_> {
     }
 }
 
-/// Which layer it is.
-fn place(layer: &GuardedLinear<'_>) -> *const () {
+/// Which one it is.
+fn place<T>(layer: &T) -> *const () {
     std::ptr::from_ref(layer).cast()
+}
+
+/// Each once, in the order of their places: a thread that reads a lock twice may wait for a writer that waits for it, and so may threads that
+/// read the same locks in different orders.
+fn to_lock<'a, T>(layers: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    let mut layers: Vec<&T> = layers.collect();
+    layers.sort_by_key(|layer| place(*layer));
+    layers.dedup_by_key(|layer| place(*layer));
+    layers
 }
 
 /// How a product of a batch ended.
@@ -199,4 +211,17 @@ enum Outcome {
         failed: Option<Failure>,
         remade: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_lock;
+
+    #[test]
+    fn layers_are_locked_once_and_in_one_order() {
+        let [a, b, c] = &[1, 2, 3];
+        for pushed in [[a, b, c], [c, b, a], [b, c, a]] {
+            assert_eq!(to_lock(pushed.into_iter().chain([b, a])), [a, b, c]);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use super::state::State;
 use crate::device::Device;
 use crate::error::Error;
 use crate::linear::LinearOptions;
+use crate::observe::Locked;
 use crate::quarantine::Quarantine;
 use crate::receipt::Recording;
 use crate::registry::Registry;
@@ -136,12 +137,12 @@ impl<K: Kept> Guard<K, K::Layer> {
     }
 
     // What is behind the lock is replaced as a whole, so it is good after a panic too.
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, State<K::Layer>> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn read(&self) -> Locked<RwLockReadGuard<'_, State<K::Layer>>> {
+        Locked::by(|| self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State<K::Layer>> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn write(&self) -> Locked<RwLockWriteGuard<'_, State<K::Layer>>> {
+        Locked::by(|| self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

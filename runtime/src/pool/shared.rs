@@ -221,9 +221,12 @@ impl Shared {
                 self.wake(index + 1);
                 // SAFETY: written before the job was opened, and not again before we leave.
                 if let Some(job) = self.job.with(|place| unsafe { *place })
-                    && catch_unwind(AssertUnwindSafe(|| self.take_parts(&job, number, index + 1))).is_err()
+                    && let Err(payload) =
+                        catch_unwind(AssertUnwindSafe(|| self.take_parts(&job, number, index + 1)))
                 {
                     self.panicked.store(true, Ordering::Relaxed);
+                    // Dropping it may panic, and then nobody would leave the job.
+                    std::mem::forget(payload);
                 }
                 // Release: what the parts wrote is seen by who waits for us to leave.
                 self.state.fetch_sub(1, Ordering::Release);

@@ -3,6 +3,7 @@
 use crate::toy::kernels::{activations_row, dequantize_tail2, product_tail2, rows_tail2};
 use crate::toy::{FORMATS, P4, TABLES, TAIL2, UNIT_ROW, entry, matmul, noise, tail2};
 use gristmill_runtime::abi::{Fault, MatmulArgs, PrologueArgs};
+use gristmill_runtime::observe::{FellBack, Launch, Observer, observe};
 use gristmill_runtime::registry::{
     ActivationInfo, Code, Entry, EntryFacts, KernelId, PackInfo, Registry, RegistryFacts, Unit,
 };
@@ -10,11 +11,13 @@ use gristmill_runtime::vocab::{DType, DeviceKind, Isa, Op, PrologueStep};
 use gristmill_runtime::{
     Device, Error, ExpertInput, Experts, GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear, Input,
     LinearOptions, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine, Recording, Recovery,
-    RecoveryStep, Restrict, Routes, Rows, Threads, Workspace,
+    RecoveryStep, Restrict, Routes, Rows, Shape, Threads, Workspace,
 };
+use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 const GOOD: u32 = 0;
@@ -727,4 +730,97 @@ fn experts_say_what_they_were_made_without() -> Result<(), Error> {
     let found = (step.step, step.kernel, step.then, step.attempt);
     assert_eq!(found, (RecoveryStep::LeftOut, FIRST, SECOND, 0));
     Ok(())
+}
+
+/// What the observer of this program does on a thread, and what it was told there.
+struct Watch;
+
+thread_local! {
+    static PANICS_WHEN_TOLD: Cell<bool> = const { Cell::new(false) };
+    static ASKS: Cell<Option<&'static GuardedLinear<'static>>> = const { Cell::new(None) };
+    static ANSWERS: RefCell<Vec<(RecoveryStep, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Observer for Watch {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
+        false
+    }
+
+    fn launched(&self, _: &Launch) {
+        assert!(!PANICS_WHEN_TOLD.get(), "of the observer");
+    }
+
+    fn fell_back(&self, _: FellBack<'_>) {}
+
+    fn recovered(&self, recovery: &Recovery) {
+        if let Some(layer) = ASKS.get() {
+            // It may be changed, too.
+            layer.record(None).expect("no error");
+            ANSWERS.with_borrow_mut(|answers| answers.push((recovery.step, layer.weight_bytes())));
+        }
+    }
+}
+
+fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| observe(&Watch).expect("the only observer"));
+}
+
+/// What `run` gives, on a thread of its own: a test that waits for ever fails.
+fn in_time<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        scope.spawn(move || sender.send(run()));
+        match receiver.recv_timeout(Duration::from_secs(60)) {
+            Ok(done) => done,
+            Err(_) => {
+                eprintln!("it waits for ever, or has panicked");
+                std::process::abort();
+            }
+        }
+    })
+}
+
+#[test]
+fn panics_of_the_observer_are_no_kernels() -> Result<(), Error> {
+    watch();
+    let mut case = Case::new(Restrict::default())?;
+    PANICS_WHEN_TOLD.set(true);
+    let payload = catch_unwind(AssertUnwindSafe(|| case.run())).expect_err("the observer's panic");
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"of the observer"));
+    let (x, bias, mut y) = (noise(M * K, 3), noise(N, 4), vec![f32::NAN; M * N]);
+    PANICS_WHEN_TOLD.set(false);
+    let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
+    let quantized = case.layer.quantize(Input::F32(&x), M, &mut workspace, &case.threads)?;
+    let mut batch = GuardedBatch::new();
+    batch.push(&case.layer, &quantized, Some(&bias), &mut y);
+    PANICS_WHEN_TOLD.set(true);
+    catch_unwind(AssertUnwindSafe(|| batch.run(&case.threads))).expect_err("the observer's panic");
+    PANICS_WHEN_TOLD.set(false);
+    assert_eq!((case.steps(), case.quarantine.kernels()), (vec![], vec![]));
+    // Kernels' panics are theirs as before.
+    PRODUCT.store(PANICS, Ordering::Relaxed);
+    assert_eq!(case.run()?, case.good);
+    assert_eq!(case.steps().len(), 2);
+    Ok(())
+}
+
+#[test]
+fn the_observer_may_ask_a_layer_that_has_recovered() -> Result<(), Error> {
+    watch();
+    in_time(|| {
+        let mut case = Case::new(Restrict::default())?;
+        let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
+        let guard = GuardOptions { quarantine: case.quarantine.clone(), ..GuardOptions::default() };
+        let asked = GuardedLinear::new(&REGISTRY, weights, &LinearOptions::default(), guard, &case.threads)?;
+        let asked: &'static GuardedLinear<'static> = Box::leak(Box::new(asked));
+        ASKS.set(Some(asked));
+        PRODUCT.store(PANICS, Ordering::Relaxed);
+        let (x, mut y) = (noise(M * K, 3), vec![f32::NAN; M * N]);
+        asked.forward(Input::F32(&x), M, None, &mut y, &mut case.workspace, &case.threads)?;
+        ASKS.set(None);
+        let bytes = asked.weight_bytes();
+        assert_eq!(ANSWERS.take(), [(RecoveryStep::OneThread, bytes), (RecoveryStep::Quarantined, bytes)]);
+        Ok(())
+    })
 }

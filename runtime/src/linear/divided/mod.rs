@@ -16,7 +16,7 @@ use super::LinearOptions;
 use crate::activations::Input;
 use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::error::Error;
-use crate::observe::recovered;
+use crate::observe::{Locked, recovered};
 use crate::quantized_buf::QuantizedBuf;
 use crate::receipt::Recording;
 use crate::recovery::{Recovery, RecoveryStep};
@@ -323,11 +323,11 @@ impl<'w> DividedLinear<'w> {
     }
 
     // What is behind the lock is whole after a panic too: rows are in a part or without a device at any time.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> Locked<RwLockReadGuard<'_, State>> {
+        Locked::by(|| self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> Locked<RwLockWriteGuard<'_, State>> {
+        Locked::by(|| self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

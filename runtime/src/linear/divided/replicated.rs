@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::gpu::NoGpu;
 use crate::linear::{Linear, LinearOptions, Policy};
-use crate::observe::recovered;
+use crate::observe::{Locked, recovered};
 use crate::quantized_buf::QuantizedBuf;
 use crate::receipt::{PartNote, Recording};
 use crate::recovery::{Recovery, RecoveryStep};
@@ -333,12 +333,12 @@ impl<'w> ReplicatedLinear<'w> {
     }
 
     // What is behind the lock is whole after a panic too: replicas are added and taken away one by one.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> Locked<RwLockReadGuard<'_, State>> {
+        Locked::by(|| self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> Locked<RwLockWriteGuard<'_, State>> {
+        Locked::by(|| self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
