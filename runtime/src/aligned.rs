@@ -2,6 +2,7 @@
 
 use crate::affinity::stay_on;
 use crate::error::Error;
+use crate::fork::OfProcess;
 use crate::threads::Threads;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::convert::Infallible;
@@ -9,7 +10,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Bytes of a cache line, and of the widest vector that a kernel loads.
 pub(crate) const LINE: usize = 64;
@@ -271,9 +272,8 @@ impl Chunk {
     /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
     fn cut(lines: usize) -> Option<(Arc<Chunk>, NonNull<Line>)> {
         /// The chunk that is cut from at present, and its first free line.
-        static OPEN: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
-        // Nothing panics while it is held.
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        static OPEN: OfProcess<(Weak<Chunk>, usize)> = OfProcess::new((Weak::new(), 0));
+        let mut open = OPEN.lock()?;
         let (chunk, from) = match open.0.upgrade().filter(|_| lines <= Chunk::LINES - open.1) {
             Some(chunk) => (chunk, open.1),
             None => {

@@ -2,6 +2,7 @@
 //! the one that forked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Forks between the process that first asked and this one. Counted by a handler: to ask the system for the process's number at
 /// each job would cost a call of it.
@@ -27,6 +28,37 @@ impl Process {
     }
 }
 
+/// What all threads of a process share. A child does not wait for it if a thread of its parent held it in the fork: that thread is not there,
+/// and nobody lets go.
+pub(crate) struct OfProcess<T> {
+    shared: Mutex<T>,
+    /// One more than the forks in front of the process that locked it last.
+    holder: AtomicU64,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) const fn new(shared: T) -> OfProcess<T> {
+        OfProcess { shared: Mutex::new(shared), holder: AtomicU64::new(0) }
+    }
+
+    /// None in such a child, for as long as it lives, and where the system won't tell of forks. A panic while it was locked is no error: what is
+    /// shared has to be whole whenever something can panic.
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, T>> {
+        let Process(forks) = Process::this().ok()?;
+        let locked = match self.shared.try_lock() {
+            Ok(locked) => locked,
+            Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
+            // Of this process, whose threads let go.
+            Err(TryLockError::WouldBlock) if self.holder.load(Ordering::Relaxed) == forks + 1 => {
+                self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.holder.store(forks + 1, Ordering::Relaxed);
+        Some(locked)
+    }
+}
+
 /// Lets forks be counted in their children.
 #[cfg(all(unix, not(miri)))]
 fn watch() -> Result<(), String> {
@@ -47,4 +79,39 @@ fn watch() -> Result<(), String> {
 #[cfg(not(all(unix, not(miri))))]
 fn watch() -> Result<(), String> {
     Ok(())
+}
+
+#[cfg(all(test, unix, not(miri)))]
+mod tests {
+    use super::OfProcess;
+
+    #[test]
+    fn a_child_does_not_wait_for_threads_of_its_parent() {
+        static SHARED: OfProcess<u32> = OfProcess::new(0);
+        let may_fork = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut locked = SHARED.lock().expect("free");
+                *locked += 1;
+                may_fork.wait();
+                may_fork.wait();
+            });
+            may_fork.wait();
+            // SAFETY: the child locks, which allocates nothing, and ends without coming back here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: a signal ends the child if it waits; nothing of the parent's is run or flushed.
+                unsafe {
+                    libc::alarm(20);
+                    libc::_exit(i32::from(SHARED.lock().is_some()));
+                }
+            }
+            let mut status = 0;
+            // SAFETY: the process is a child of this one, and `status` a place for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+            may_fork.wait();
+        });
+        assert_eq!(SHARED.lock().map(|locked| *locked), Some(1));
+    }
 }

@@ -11,6 +11,7 @@ pub(crate) use first_runs::first_run;
 pub use listed::Quarantined;
 
 use crate::error::Error;
+use crate::fork::OfProcess;
 use crate::registry::{KernelId, Registry};
 use folder::Folder;
 use std::path::{Path, PathBuf};
@@ -66,13 +67,13 @@ impl Quarantine {
     /// # Errors
     /// As for [`kept_in`](Quarantine::kept_in) and [`mark_first_runs`](Quarantine::mark_first_runs).
     pub fn from_env() -> Result<Option<Quarantine>, Error> {
-        static OPENED: Mutex<Option<(PathBuf, Quarantine)>> = Mutex::new(None);
+        static OPENED: OfProcess<Option<(PathBuf, Quarantine)>> = OfProcess::new(None);
         let Some(folder) = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
             return Ok(None);
         };
         let folder = PathBuf::from(folder);
-        // It is replaced as a whole.
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        // It is replaced as a whole. Children of a fork in the middle of this mark nothing.
+        let Some(mut opened) = OPENED.lock() else { return Quarantine::kept_in(&folder).map(Some) };
         if let Some((_, quarantine)) = opened.as_ref().filter(|(known, _)| *known == folder) {
             return Ok(Some(quarantine.clone()));
         }
