@@ -41,7 +41,7 @@ const WORDS_K: u32 = 32;
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
 
-/// The number of which those that `sum_pairs` makes are a multiple.
+/// `sum_pairs` makes a multiple of this many pairs.
 const SUM_PAIRS: u32 = 4;
 
 /// The largest half of an activation: 127 is 16 * 8 - 1, and -128 is 16 * -8.

@@ -23,7 +23,7 @@ use std::time::Duration;
 ///
 /// Loads the library that has ggml's products for the processor, after validating it, and runs its code in this
 /// process. Random weights in the format and random activations, one thread, quantizing the activations included on
-/// both sides. GRISTMILL_ISA holds ours to what the library was built for. Exits with 1 if results disagree, 2 if there is nothing to compare.
+/// both sides. GRISTMILL_ISA holds ours to what the library was built for. Exits with 1 if results disagree or there is no library, 2 if no format can be compared.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Root of a build or installation, or a folder of libraries; the usual places if not given

@@ -60,8 +60,8 @@ use std::process::ExitCode;
 
 /// The one rule for exit codes.
 const EXIT_CODES: &str = "\
-Exit codes: 0 if all that was asked for has a kernel and is right; 2 if something has none, were it one tensor of a model whose \
-others ran; 1 after an error, a wrong result or defective data, whatever else there was. What nobody named (a format among all \
+Exit codes: 0 if all that was asked for has a kernel and is right; 2 if anything asked for has none, even a single tensor of a model \
+whose other tensors ran; 1 after an error, a wrong result or defective data, whatever else there was. What nobody named (a format among all \
 that `bench` or `tune` go through) is reported and does not count.";
 
 /// Low-bit matrix kernels, generated from TOML: what there is, whether it is right, how fast it is.

@@ -50,8 +50,7 @@ fn biases(plan: &LookupPlan<'_>, tiles: &str) -> String {
     }
 }
 
-/// The sums of a run as i32 in `sum[i]`, four vectors each, from blocks `blocks` of the row (a range), with the tables
-/// from tile `from` on.
+/// The sums of a run as i32 in `sum[i]`, four vectors each, of the row's blocks from `begin` to `end`, with the tables from tile `from` on.
 fn long_sums(plan: &LookupPlan<'_>, begin: &str, end: &str, from: &str, most: u32) -> String {
     format!(
         "let (mut block, end) = ({begin}, {end});
@@ -82,7 +81,7 @@ pub(super) struct TileText {
     pub(super) last: String,
 }
 
-/// Loads what waits, as `value`, to `place`.
+/// Loads what waits, through `function`, to `place`.
 fn load(place: &str, function: &str) -> String {
     format!(
         "if first > 0 {{

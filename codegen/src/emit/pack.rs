@@ -209,10 +209,7 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 
 /// The sum that element `k` belongs to, counted over a row.
 fn unit_of_k(plan: &FormatPlan<'_>) -> String {
-    match plan.unit {
-        0 => "0usize".to_string(),
-        unit => format!("(k / {unit})"),
-    }
+    format!("(k / {})", plan.unit)
 }
 
 /// The place of element `k` of a row where sums are padded to what the packing's tiles take.
@@ -227,10 +224,7 @@ fn packed_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 /// The place of the term of element `k` of a row, for formats with one for each sum or for some of them.
 fn place_of_term(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let rows = pack.packing.rows;
-    match plan.unit {
-        0 => format!("{} * {rows} + row", unit_of_k(plan)),
-        unit => format!("(k / {}) * {rows} + row", unit * pack.terms.span),
-    }
+    format!("(k / {}) * {rows} + row", plan.unit * pack.terms.span)
 }
 
 /// Statements that write the scales of a block, and its minima.

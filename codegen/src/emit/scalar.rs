@@ -110,7 +110,7 @@ fn x_scale(plan: &FormatPlan<'_>) -> String {
     })
 }
 
-/// The same where runs have integers.
+/// As [`by_unit`], where runs have integers.
 fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] {
     let (terms, low, has_min) = if superblock.min.is_some() {
         (

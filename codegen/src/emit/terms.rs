@@ -147,7 +147,7 @@ pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str, half: u32) -> Str
     format!("f32::from((({at}.read() >> (row / {half} * 4) & 15) << {shift}) + {plus})")
 }
 
-/// The same behind `address`, which points to words.
+/// As [`load`], behind `address`, which points to words.
 pub(super) fn load_from(types: TermTypes, name: &str, address: &str, at: &str) -> String {
     let scalar = of(types, name);
     widened(types, name, &format!("simd::load_{}({}.add({at}))", scalar.word(), cast(scalar, address)))

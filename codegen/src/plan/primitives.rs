@@ -50,50 +50,42 @@ pub struct Primitives {
     pub all_sums: Option<u32>,
 }
 
+/// Vectors of 16 bytes without anything besides what every ISA's module has.
+const NONE: Primitives = Primitives {
+    module: "",
+    lanes: 4,
+    direct: false,
+    signed: false,
+    paired: 1,
+    byte_shift: false,
+    grouped: false,
+    prefetches: false,
+    trits: false,
+    matrix: false,
+    times: false,
+    words: false,
+    sum_pairs: false,
+    stages: false,
+    splits: false,
+    signs: false,
+    tiles: false,
+    sums: None,
+    all_sums: None,
+};
+
 /// The primitives that a variant is written in; none for the scalar ones.
 pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
-    let x86 = |module, lanes, direct| Primitives {
-        module,
-        lanes,
-        direct,
-        signed: false,
-        paired: 2,
-        byte_shift: false,
-        grouped: false,
-        prefetches: true,
-        trits: false,
-        matrix: false,
-        times: false,
-        words: false,
-        sum_pairs: false,
-        stages: false,
-        splits: false,
-        signs: false,
-        tiles: false,
-        sums: None,
-        all_sums: None,
-    };
+    let x86 =
+        |module, lanes, direct| Primitives { module, lanes, direct, paired: 2, prefetches: true, ..NONE };
     let arm = |module, direct, signed| Primitives {
         module,
-        lanes: 4,
         direct,
         signed,
-        paired: 1,
         byte_shift: true,
         grouped: direct,
-        prefetches: false,
-        trits: false,
-        matrix: false,
-        times: false,
-        words: false,
-        sum_pairs: false,
-        stages: false,
-        splits: false,
-        signs: false,
-        tiles: false,
         // Activations are in registers too.
         sums: Some(20),
-        all_sums: None,
+        ..NONE
     };
     let requires = |feature| variant.requires.contains(&feature);
     let avx512 = |module, direct: bool| Primitives {
