@@ -151,12 +151,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     };
     let behind = when(from != "0", || format!("{from} + "));
     let gathered = when(plan.format.unit == 0, || {
-        let columns = warp_tokens / 8;
-        let each = format!(
-            "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {columns}; c++)"
-        );
-        let place = format!("half * {columns} + c");
-        gather(plan, threads / 32, 2 * columns, &each, &place, &|i| format!("sums[half][c][{i}]"))
+        gather(plan, threads / 32, warp_tokens / 8, &|i| format!("sums[half][c][{i}]"))
     });
     format!(
         "{declared}({threads}) {name}({parameters}) {{

@@ -49,16 +49,19 @@ GM_DEVICE u32 share(u32 count, u32 z) { return gm_blocks_z() == 1 ? z * count : 
 
 ";
 
-/// Statements that add up what all layers have of a warp's sums, of which a lane has `count` fours. `four` is how to name
-/// sum `i` of a four in a loop over `each`, and `place` the number of the four. Warps that are not the last one return.
+/// Statements that add up what all layers have of a warp's sums, of which a lane has fours in so many `columns` of both halves of its
+/// rows. `four` is how to name sum `i` of that of column `c` and `half`. Warps that are not the last one return.
 pub(super) fn gather(
     plan: &CudaMatmul<'_>,
     warps: u32,
-    count: u32,
-    each: &str,
-    place: &str,
+    columns: u32,
     four: &dyn Fn(u32) -> String,
 ) -> String {
+    let count = 2 * columns;
+    let each = format!(
+        "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {columns}; c++)"
+    );
+    let place = format!("half * {columns} + c");
     let values = joined((0..4).map(|i| format!("(u32){}", four(i))), ", ");
     let names = ["x", "y", "z", "w"];
     let added = joined((0..4).map(|i| format!("{} += (i32)more.{};", four(i), names[i as usize])), " ");
@@ -68,7 +71,7 @@ pub(super) fn gather(
         {begin}
         u32x4 *const parts = (u32x4 *)a.parts + (u64)tile * gm_blocks_z() * {layer} + gm_warp() * {own} + gm_lane();
         {each} gm_store(parts + gm_block_z() * {layer} + ({place}) * 32, u32x4{{{values}}});
-        {count}
+        {counted}
         for (u32 z = 0; z < gm_blocks_z(); z++) {{
             if (z == gm_block_z()) continue;
             {each} {{
@@ -80,7 +83,7 @@ pub(super) fn gather(
     ",
         begin = TILE,
         own = count * 32,
-        count = counted(plan),
+        counted = counted(plan),
     )
 }
 

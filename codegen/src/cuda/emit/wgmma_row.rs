@@ -13,23 +13,14 @@ use std::fmt::Write;
 
 /// Statements that multiply all stages and store the outputs.
 pub(super) fn multiply(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    let (tokens, columns) = (plan.tokens, plan.tokens / 8);
+    let tokens = plan.tokens;
     let sum = match shift(plan) {
         Some(shift) => format!("(sums[half][c * 4 + j] >> {shift})"),
         None => "sums[half][c * 4 + j]".to_string(),
     };
     // Two sets of operands beside the sums of 96 tokens are more registers than three warpgroups have evenly.
     let overlap = division.groups > 1 && tokens != 96;
-    let gather = gather(
-        plan,
-        division.panels,
-        tokens / 4,
-        &format!(
-            "GM_UNROLL for (u32 half = 0; half < 2; half++)\n        GM_UNROLL for (u32 c = 0; c < {columns}; c++)"
-        ),
-        &format!("half * {columns} + c"),
-        &|i| format!("sums[half][c * 4 + {i}]"),
-    );
+    let gather = gather(plan, division.panels, tokens / 8, &|i| format!("sums[half][c * 4 + {i}]"));
     format!(
         "i32 sums[2][{count}] = {{}};
 {stages}
