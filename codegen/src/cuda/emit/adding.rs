@@ -19,12 +19,12 @@ pub(super) struct Adding<'a> {
 }
 
 impl Adding<'_> {
-    /// What such a thread declares beside `y`, and the statements that add the term of run `first + i`; `rows` of a panel.
-    pub(super) fn emit(&self, plan: &CudaMatmul<'_>, rows: u32) -> [String; 2] {
+    /// What such a thread declares beside `y`, and the statements that add the term of run `first + i`.
+    pub(super) fn emit(&self, plan: &CudaMatmul<'_>) -> [String; 2] {
         let Adding { of_output, count, from, row, x_scale } = self;
         let [y, total, low] = ["y", "total", "low"].map(|name| format!("{name}{of_output}"));
         let offset = plan.format.offset;
-        let Some(parts) = SuperBlockTerms::of(plan, rows) else {
+        let Some(parts) = SuperBlockTerms::of(plan) else {
             let subtract = when(offset, || format!(" {y} = {y} - subtracted[{from}];"));
             return [String::new(), format!("{y} = {y} + added[{from}];{subtract}")];
         };

@@ -274,11 +274,11 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
 
 /// How a thread adds the terms of its output, of which that of run `first + i` is at `from`.
 fn adding(plan: &CudaMatmul<'_>, from: String) -> [String; 2] {
-    let parts = SuperBlockTerms::of(plan, DP4A_ROWS);
+    let parts = SuperBlockTerms::of(plan);
     let t = format!("within / {DP4A_ROWS}");
     let x_scale = parts.and_then(|parts| parts.x_scale_load(plan, &t, &format!("first_token + {t}")));
     let row = format!("const u32 row = within % {DP4A_ROWS};");
-    Adding { of_output: "", count: String::new(), from, row, x_scale }.emit(plan, DP4A_ROWS)
+    Adding { of_output: "", count: String::new(), from, row, x_scale }.emit(plan)
 }
 
 /// How the terms of runs come about.
@@ -294,7 +294,7 @@ struct TermText {
 impl TermText {
     /// Terms that stand from `at` on.
     fn of(plan: &CudaMatmul<'_>, at: &str) -> TermText {
-        match SuperBlockTerms::of(plan, DP4A_ROWS) {
+        match SuperBlockTerms::of(plan) {
             Some(parts) => terms_of_runs(plan, &parts, at),
             None => terms_of_units(plan, at),
         }

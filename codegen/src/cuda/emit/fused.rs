@@ -223,7 +223,7 @@ fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     // As a run's codes, so do its terms lie together.
     for (there, array, together) in [(plan.format.has_scales(), "scales", 1), (plan.format.offset, "mins", 2)]
     {
-        let place = match SuperBlockTerms::of(plan, DP4A_ROWS) {
+        let place = match SuperBlockTerms::of(plan) {
             Some(parts) => format!(
                 "(const u8 *)({} + {DP4A_ROWS}) + group % {} / {together} * {}",
                 parts.at(array, "own", &format!("group / {}", parts.runs)),

@@ -106,15 +106,15 @@ struct RowTerms {
 
 impl RowTerms {
     fn new(plan: &CudaMatmul<'_>) -> RowTerms {
-        let parts = SuperBlockTerms::of(plan, MMA_ROWS);
-        let names = if parts.is_some() { ["integer", "lower"] } else { ["scale", "min"] };
+        let integers = plan.format.superblock.is_some();
+        let names = if integers { ["integer", "lower"] } else { ["scale", "min"] };
         let used = [plan.format.has_scales(), plan.format.offset];
         let mut terms = RowTerms { declare: String::new(), take: String::new() };
         let mut loads = String::new();
-        let ty = if parts.is_some() { "i32" } else { "f32" };
+        let ty = if integers { "i32" } else { "f32" };
         let arrays = ["scales", "mins"].into_iter().zip(names).zip(used);
         for ((array, name), _) in arrays.filter(|(_, used)| *used) {
-            let from = of_run_and_row(parts.as_ref(), MMA_ROWS, [array, "panel", "next"], "g + r * 8");
+            let from = of_run_and_row(plan, [array, "panel", "next"], "g + r * 8");
             let _ = write!(terms.declare, "{ty} {name}_ahead[4];\n    ");
             let _ = write!(
                 terms.take,
@@ -161,7 +161,7 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
 /// What the threads of outputs declare to add up the terms of runs, and the statements that add those of run `first + i` to output `j`;
 /// `place` is an expression of the place of its terms without the output's.
 fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> [String; 2] {
-    let x_scale = SuperBlockTerms::of(plan, MMA_ROWS)
+    let x_scale = SuperBlockTerms::of(plan)
         .and_then(|parts| parts.x_scale(plan, "gm_min(token, a.m - 1)", "block"))
         .map(|place| format!("gm_load({place})"));
     let adding = Adding {
@@ -171,7 +171,7 @@ fn adding(plan: &CudaMatmul<'_>, own: u32, place: &str) -> [String; 2] {
         row: format!("const u32 lane = at % 32;\n{}                    (void)token;", output(plan, "")),
         x_scale,
     };
-    adding.emit(plan, MMA_ROWS)
+    adding.emit(plan)
 }
 
 /// Statements that bind `row`, which counts from `first` on, and `token` of the output whose place is `at`.

@@ -202,7 +202,6 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> Product {
 /// What a run has of a lane's row: `scale` and `min`, f32 or a super-block's integers.
 struct Terms<'p> {
     plan: &'p CudaMatmul<'p>,
-    blocks: Option<SuperBlockTerms>,
     each: u32,
 }
 
@@ -216,7 +215,7 @@ impl Terms<'_> {
 
     /// Their type.
     fn ty(&self) -> &'static str {
-        if self.blocks.is_some() { "i32" } else { "f32" }
+        if self.plan.format.superblock.is_some() { "i32" } else { "f32" }
     }
 
     /// Declarations of what is loaded ahead.
@@ -240,7 +239,7 @@ impl Terms<'_> {
     fn fetch(&self, panel: &str, first: &str) -> String {
         let mut each = String::new();
         for (name, array) in self.names() {
-            let load = of_run_and_row(self.blocks.as_ref(), MMA_ROWS, [array, panel, "run"], "own_row");
+            let load = of_run_and_row(self.plan, [array, panel, "run"], "own_row");
             let _ = write!(each, "\n            {name}_ahead[e] = {load};");
         }
         format!(
@@ -259,7 +258,7 @@ impl Terms<'_> {
             let _ = write!(
                 each,
                 "\n            if (gm_lane() == 0 && run < a.units) gm_prefetch_early((const u8 *)({}));",
-                of_run(self.blocks.as_ref(), MMA_ROWS, [array, "own", "run"])
+                of_run(self.plan, [array, "own", "run"])
             );
         }
         format!(
@@ -279,7 +278,7 @@ impl Terms<'_> {
             .names()
             .map(|(name, _)| format!("const {ty} {name} = {name}_now[e];\n                "))
             .collect();
-        let ((added, subtracted), of_token) = match &self.blocks {
+        let ((added, subtracted), of_token) = match plan.format.superblock {
             None => (terms(plan, "sum", "scale", "min"), run_of_token(plan)),
             Some(_) => (integer_terms(plan, "sum", "scale", "min"), x_sum_of_run(plan)),
         };
@@ -304,7 +303,7 @@ struct Sums {
 impl Sums {
     fn new(plan: &CudaMatmul<'_>, round: u32) -> Sums {
         let from = |i: &str| format!("(half_of_terms * {round} + {i}) * {MMA_ROWS} + gm_lane()");
-        let blocks = SuperBlockTerms::of(plan, MMA_ROWS);
+        let blocks = SuperBlockTerms::of(plan);
         let scale_of = |parts: &SuperBlockTerms| parts.x_scale_load(plan, "t", "token");
         let whole = blocks.as_ref().filter(|parts| round.is_multiple_of(parts.runs));
         let Some(parts) = whole else {
@@ -315,7 +314,7 @@ impl Sums {
                 row: "const u32 row = own_row;".to_string(),
                 x_scale: blocks.as_ref().and_then(scale_of),
             };
-            let [of_panel, add] = adding.emit(plan, MMA_ROWS);
+            let [of_panel, add] = adding.emit(plan);
             let add = format!(
                 "const u32 count = gm_min(a.units - first, {round}u);
                 for (u32 i = 0; i < count; i++) {{
@@ -384,8 +383,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
     let each = runs_of_warp(plan.format, plan.algorithm, plan.tokens);
     let (count, bytes, round) = (tiles * parts, tiles * plan.pack.tile.bytes, each * plan.threads / 32);
     let comes_ahead = each * count <= MOST_AHEAD;
-    let blocks = SuperBlockTerms::of(plan, MMA_ROWS);
-    let of_runs = Terms { plan, blocks, each };
+    let of_runs = Terms { plan, each };
     let fetch = |load, panel, first| {
         when(comes_ahead, || fetch(load, [panel, first, "a.units"], [each, count, bytes]))
     };

@@ -278,7 +278,7 @@ fn copy_terms(
     let mut out = String::new();
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
-    let parts = SuperBlockTerms::of(plan, MMA_ROWS);
+    let parts = SuperBlockTerms::of(plan);
     if let Some(parts) = &parts {
         out += &superblock::copy(plan, tiling, parts, &unit, each);
     }

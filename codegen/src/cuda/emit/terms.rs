@@ -33,8 +33,9 @@ pub(super) struct SuperBlockTerms {
 }
 
 impl SuperBlockTerms {
-    /// Where runs have integers; `rows` of a panel.
-    pub(super) fn of(plan: &CudaMatmul<'_>, rows: u32) -> Option<SuperBlockTerms> {
+    /// Where runs have integers.
+    pub(super) fn of(plan: &CudaMatmul<'_>) -> Option<SuperBlockTerms> {
+        let rows = plan.pack.packing.rows;
         let runs = plan.format.superblock.as_ref()?.runs;
         Some(SuperBlockTerms {
             runs,
@@ -65,9 +66,10 @@ impl SuperBlockTerms {
     }
 }
 
-/// An expression of the address of what all rows of a panel, of `rows`, have of run `run` in `array`: f32, or `blocks`' integers.
-pub(super) fn of_run(blocks: Option<&SuperBlockTerms>, rows: u32, [array, panel, run]: [&str; 3]) -> String {
-    let Some(parts) = blocks else {
+/// An expression of the address of what all rows of a panel have of run `run` in `array`: f32, or a super-block's integers.
+pub(super) fn of_run(plan: &CudaMatmul<'_>, [array, panel, run]: [&str; 3]) -> String {
+    let rows = plan.pack.packing.rows;
+    let Some(parts) = SuperBlockTerms::of(plan) else {
         return format!("a.{array} + ((u64)({panel}) * a.units + {run}) * {rows}");
     };
     let runs = parts.runs;
@@ -80,17 +82,12 @@ pub(super) fn of_run(blocks: Option<&SuperBlockTerms>, rows: u32, [array, panel,
 }
 
 /// An expression of what row `row` of them has. Minima of two runs stand side by side.
-pub(super) fn of_run_and_row(
-    blocks: Option<&SuperBlockTerms>,
-    rows: u32,
-    of: [&str; 3],
-    row: &str,
-) -> String {
-    let ([array, _, run], place) = (of, of_run(blocks, rows, of));
-    match (blocks, array) {
-        (None, _) => format!("gm_load({place} + {row})"),
-        (Some(_), "scales") => format!("(i32)gm_load({place} + {row})"),
-        (Some(_), _) => format!("(i32)gm_load({place} + ({row}) * 2 + {run} % 2)"),
+pub(super) fn of_run_and_row(plan: &CudaMatmul<'_>, of: [&str; 3], row: &str) -> String {
+    let ([array, _, run], place) = (of, of_run(plan, of));
+    match (plan.format.superblock.is_some(), array) {
+        (false, _) => format!("gm_load({place} + {row})"),
+        (true, "scales") => format!("(i32)gm_load({place} + {row})"),
+        (true, _) => format!("(i32)gm_load({place} + ({row}) * 2 + {run} % 2)"),
     }
 }
 

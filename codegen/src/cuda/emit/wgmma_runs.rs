@@ -22,7 +22,7 @@ const TOGETHER: u32 = 4;
 impl RunTerms {
     /// Those of a plan whose runs have scales.
     pub(super) fn new(plan: &CudaMatmul<'_>) -> RunTerms {
-        let (together, words) = match SuperBlockTerms::of(plan, MMA_ROWS) {
+        let (together, words) = match SuperBlockTerms::of(plan) {
             Some(parts) => (parts.runs, parts.words),
             None => (TOGETHER, TOGETHER * MMA_ROWS),
         };
@@ -93,7 +93,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
     if !copied.is_empty() {
         out.begin.push_str("    u32 terms_place = 0;\n");
         // Rows are whole super-blocks; of other runs there may be fewer at the end.
-        let parts = SuperBlockTerms::of(plan, MMA_ROWS);
+        let parts = SuperBlockTerms::of(plan);
         let size = match &parts {
             Some(_) => bytes.to_string(),
             None => format!("gm_min({together}u, a.units - {}) * {}", unit("stage"), 4 * MMA_ROWS),
@@ -202,7 +202,7 @@ pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTe
 
 /// Statements of `add_terms`.
 fn add_terms(plan: &CudaMatmul<'_>) -> String {
-    let parts = SuperBlockTerms::of(plan, MMA_ROWS);
+    let parts = SuperBlockTerms::of(plan);
     let own = 4 * MMA_ROWS;
     let pair = |ty: &str, name: &str, of: &dyn Fn(&str) -> String| {
         format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row"), of("(row + 8)"))
