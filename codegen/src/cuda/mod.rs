@@ -15,8 +15,8 @@ pub mod toolchain;
 mod variables;
 
 pub use emit::{
-    CHUNK, CONVERT, CudaListed, CudaMatmul, CudaPlan, DEVICE_HEADER, EXPERTS, Emitted, Launch, Part,
-    RowsProduct, RowsQuantizer, Split, Step, Unit, emit,
+    CHUNK, CONVERT, CudaListed, CudaPlan, DEVICE_HEADER, EXPERTS, Emitted, Launch, Part, RowsQuantizer,
+    Split, Step, Unit, emit,
 };
 pub(crate) use emit::{convert_launch, experts_launch, packings, refusals};
 pub use packed::needed_driver;

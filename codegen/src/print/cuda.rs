@@ -2,6 +2,7 @@
 //!
 //! C++ calculates with integers of less than 32 bits as if they had 32, so expressions for it take wider ones.
 
+use super::rust::name;
 use super::scalar::{Language, Shape, Text};
 use crate::lower::ir::{Binary, Expr, Tie, Type, Unary};
 use crate::lower::quantize::Bound;
@@ -26,14 +27,6 @@ pub(crate) fn bindings<'a>(bound: impl IntoIterator<Item = &'a Bound>) -> String
 /// An f32 literal.
 pub(crate) fn float(value: f32) -> String {
     Cuda.float(Type::F32, value.into())
-}
-
-/// The name of a type.
-fn name(ty: Type) -> &'static str {
-    match ty {
-        Type::Bool => "bool",
-        ty => super::rust::name(ty),
-    }
 }
 
 impl Language for Cuda {

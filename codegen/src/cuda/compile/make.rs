@@ -116,17 +116,17 @@ fn alone(key: &Key<'_>, toolchain: &Toolchain, cache: &Path) -> Result<Outcome, 
     let failed = |stderr: String| {
         Ok(Outcome::Failed(Failure { unit: key.unit.to_string(), arch: key.arch, ptx: key.ptx, stderr }))
     };
-    if let Toolchain::Images(folder) = toolchain {
-        return match folder.image(key) {
-            Ok(image) => Ok(Outcome::Cached(image)),
-            Err(reason) => failed(format!("{}: {reason}", folder.path().display())),
-        };
-    }
-    if !toolchain.supports(key.arch) {
-        let listed = joined(toolchain.archs().iter().map(ToString::to_string), ", ");
-        return failed(format!("{toolchain} builds for {}, not for this", listed));
-    }
     let made = match toolchain {
+        Toolchain::Images(folder) => {
+            return match folder.image(key) {
+                Ok(image) => Ok(Outcome::Cached(image)),
+                Err(reason) => failed(format!("{}: {reason}", folder.path().display())),
+            };
+        }
+        _ if !toolchain.supports(key.arch) => {
+            let listed = joined(toolchain.archs(), ", ");
+            return failed(format!("{toolchain} builds for {listed}, not for this"));
+        }
         Toolchain::Nvcc(nvcc) => match compiled(nvcc, key, cache)? {
             Ok((ptx, log)) if key.ptx => {
                 let scratch = scratch(cache)?;
@@ -137,7 +137,6 @@ fn alone(key: &Key<'_>, toolchain: &Toolchain, cache: &Path) -> Result<Outcome, 
             made => made,
         },
         Toolchain::Nvrtc(nvrtc) => with_nvrtc(nvrtc, key),
-        Toolchain::Images(_) => return failed("no compiler".to_string()),
     };
     match made {
         Ok((bytes, log)) => kept(key, bytes, &log, cache),

@@ -156,8 +156,7 @@ pub fn parse_sass(text: &str) -> BTreeMap<String, Instructions> {
         let mut parts = rest.split(';').next().unwrap_or_default().split_whitespace();
         let name = parts.find(|word| !word.starts_with('@') && *word != "{");
         let Some(name) = name else { continue };
-        let name = name.trim_end_matches(';');
-        let target = parts.filter_map(|word| word.trim_end_matches(';').strip_prefix("0x")).next_back();
+        let target = parts.filter_map(|word| word.strip_prefix("0x")).next_back();
         let conditional = rest.trim_start().starts_with('@');
         if let Some(target) = target.filter(|_| name.split('.').next() == Some("BRA")) {
             // An address that is none leads nowhere.

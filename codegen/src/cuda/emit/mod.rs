@@ -62,8 +62,6 @@ pub use header::{DEVICE_HEADER, Part};
 pub use launch::{CudaPlan, Launch, RowsQuantizer, Step};
 pub use listed::CudaListed;
 pub(crate) use of_format::{packings, refusals};
-pub use product::CudaMatmul;
-pub use rows_product::RowsProduct;
 pub use tiles::Split;
 pub use unit::Unit;
 

@@ -107,12 +107,11 @@ pub(super) struct Used {
 impl Used {
     pub(super) fn of(plan: &CudaMatmul<'_>) -> Used {
         let format = plan.format;
-        let runs = format.unit != 0;
         Used {
-            scales: runs && format.has_scales(),
-            mins: runs && format.offset,
-            x_scales: runs && format.activations.block.is_some(),
-            x_sums: runs && needs_sums(format),
+            scales: format.has_scales(),
+            mins: format.offset,
+            x_scales: format.activations.block.is_some(),
+            x_sums: format.unit != 0 && needs_sums(format),
         }
     }
 }
