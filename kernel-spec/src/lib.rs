@@ -49,4 +49,6 @@ pub use diagnostic::{CODES, Diagnostic, Label, Severity, line_column, render};
 #[cfg(feature = "parse")]
 pub use nearest::nearest;
 #[cfg(feature = "parse")]
-pub use read::{FOLDERS, MAX_FILE_BYTES, ReadError, SourceFile, read_path, shipped, shipped_dir};
+pub use read::{
+    FOLDERS, MAX_FILE_BYTES, ReadError, SHIPPED_PREFIX, SourceFile, read_path, shipped, shipped_dir,
+};

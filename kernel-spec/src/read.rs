@@ -20,7 +20,7 @@ pub const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const FOLDERS: [&str; 6] = ["activations", "codebooks", "formats", "imports", "kernels", "packings"];
 
 /// What people see instead of [`shipped_dir`].
-const SHIPPED_PREFIX: &str = "kernel-spec/";
+pub const SHIPPED_PREFIX: &str = "kernel-spec/";
 
 /// Why a spec folder or file can't be read.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,9 @@
 //! Which shipped formats a build has.
 
 use crate::options::LeftOut;
+use gristmill_spec::SHIPPED_PREFIX;
 use gristmill_spec::model::{Import, Required, SpecSet};
 use std::collections::BTreeSet;
-
-/// What people see in front of the paths of shipped specs.
-const SHIPPED_PREFIX: &str = "kernel-spec/";
 
 /// Why what was selected can't be compiled.
 #[derive(Debug, thiserror::Error)]

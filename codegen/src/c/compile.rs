@@ -7,7 +7,7 @@ use crate::plan::features;
 use crate::text::joined;
 use gristmill_spec::model::{C_HEADER, SpecSet};
 use gristmill_spec::vocab::Arch;
-use gristmill_spec::{Diagnostic, shipped_dir};
+use gristmill_spec::{Diagnostic, SHIPPED_PREFIX, shipped_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -114,6 +114,10 @@ struct Compiler {
     /// Its version and options.
     words: String,
     cpp: bool,
+    /// Of its files, without the dot.
+    extension: &'static str,
+    /// A file that every compiler takes.
+    nothing: PathBuf,
 }
 
 impl Compiler {
@@ -141,29 +145,21 @@ impl Compiler {
             let message = format!("`{name}` does not name its features as GCC and Clang do");
             return Err(Trouble::compiler(message, help));
         }
-        let version = tool.to_command().arg("--version").output().map_err(|error| {
+        let started = |error: std::io::Error| {
             Trouble::compiler(format!("the compiler of {language} `{name}` can't be started: {error}"), &help)
-        })?;
+        };
+        let version = tool.to_command().arg("--version").output().map_err(started)?;
         let version = String::from_utf8_lossy(&version.stdout);
         let options: Vec<_> = tool.args().iter().map(|option| option.to_string_lossy()).collect();
         let words = format!("{};{};", version.lines().next().unwrap_or_default(), options.join(" "));
-        let compiler = Compiler { tool, name, words, cpp };
-        let nothing = target.out.join(if cpp { "gristmill_nothing.cc" } else { "gristmill_nothing.c" });
+        let extension = if cpp { "cc" } else { "c" };
+        let nothing = target.out.join(format!("gristmill_nothing.{extension}"));
         std::fs::write(&nothing, "int gristmill_nothing;\n").map_err(|error| unwritten(&nothing, &error))?;
-        let said = compiler.run(&[], &nothing, target).map_err(|error| {
-            Trouble::compiler(
-                format!(
-                    "the compiler of {language} `{name}` can't be started: {error}",
-                    name = compiler.name
-                ),
-                &help,
-            )
-        })?;
-        match said {
+        let compiler = Compiler { tool, name: name.clone(), words, cpp, extension, nothing };
+        match compiler.run(&[], &compiler.nothing, target).map_err(started)? {
             Ok(_) => Ok(compiler),
             Err(said) => {
-                let message =
-                    format!("the compiler of {language} `{}` compiles nothing: {said}", compiler.name);
+                let message = format!("the compiler of {language} `{name}` compiles nothing: {said}");
                 Err(Trouble::compiler(message, help))
             }
         }
@@ -199,7 +195,7 @@ impl Compiler {
         file: &Path,
         target: &Target,
     ) -> std::io::Result<Result<(PathBuf, String), String>> {
-        let object = file.with_extension(if self.cpp { "cc.o" } else { "c.o" });
+        let object = file.with_extension(format!("{}.o", self.extension));
         let mut command: Command = self.tool.to_command();
         command
             .args(self.fixed())
@@ -223,7 +219,7 @@ impl Compiler {
                 "it could be a moment ago",
             )
         };
-        let path = match unit.body.file.strip_prefix("kernel-spec/") {
+        let path = match unit.body.file.strip_prefix(SHIPPED_PREFIX) {
             Some(rest) => shipped_dir().join(rest),
             None => target.root.join(&unit.body.file),
         };
@@ -234,17 +230,17 @@ impl Compiler {
         }
         let header_path = target.out.join(C_HEADER);
         std::fs::write(&header_path, header()).map_err(|error| unwritten(&header_path, &error))?;
-        let file = target.out.join(format!("{}.{}", unit.symbol, if self.cpp { "cc" } else { "c" }));
+        let file = target.out.join(format!("{}.{}", unit.symbol, self.extension));
         std::fs::write(&file, unit.text(&path)).map_err(|error| unwritten(&file, &error))?;
         let options = options(unit);
-        if let Ok((object, said)) = self.run(&options, &file, target).map_err(started)? {
-            return Ok((object, said.lines().map(str::to_owned).collect()));
-        }
+        let said = match self.run(&options, &file, target).map_err(started)? {
+            Ok((object, said)) => return Ok((object, said.lines().map(str::to_owned).collect())),
+            Err(said) => said,
+        };
         // Is it an option, or the body?
-        let nothing = target.out.join(if self.cpp { "gristmill_nothing.cc" } else { "gristmill_nothing.c" });
         for option in &options {
             let alone = [option.clone()];
-            if let Err(said) = self.run(&alone, &nothing, target).map_err(started)? {
+            if let Err(said) = self.run(&alone, &self.nothing, target).map_err(started)? {
                 let message =
                     format!("`{}` does not know `{option}`, which `{}` needs", self.name, unit.kernel);
                 let first = said.lines().next().unwrap_or_default();
@@ -254,7 +250,6 @@ impl Compiler {
                 ));
             }
         }
-        let said = self.run(&options, &file, target).map_err(started)?.err().unwrap_or_default();
         Err(Trouble {
             code: "body-refused",
             message: format!("`{}` refuses `{}`, the body of `{}`", self.name, unit.body.file, unit.kernel),
