@@ -1,6 +1,7 @@
 //! What the installed driver says about the devices of this machine, without starting a program and without a panic
 //! where there is none. This is for `native` and `gristmill doctor`; kernels are launched by the runtime.
 
+use super::problem::reason;
 use libloading::Library;
 use std::ffi::{c_char, c_int};
 
@@ -64,8 +65,7 @@ pub fn probe_driver() -> Result<Driver, DriverError> {
         match unsafe { Library::new(*name) } {
             Ok(library) => return ask(&library),
             Err(error) => {
-                use std::error::Error as _;
-                first.get_or_insert(error.source().map_or_else(|| error.to_string(), ToString::to_string));
+                first.get_or_insert(reason(&error));
             }
         }
     }

@@ -3,8 +3,8 @@
 use super::env::{Env, exe, is_program};
 use super::nvrtc::Nvrtc;
 use super::places;
-use super::problem::{Problem, words};
-use super::version::{OLDEST, Version};
+use super::problem::{Problem, TRIAL, acceptable, words};
+use super::version::Version;
 use crate::cuda::arch::{compute, sm};
 use crate::hash::hash;
 use gristmill_spec::vocab::CudaArch;
@@ -33,9 +33,6 @@ pub struct Nvcc {
     pub library: Option<Nvrtc>,
     pub(crate) env: Env,
 }
-
-/// What is compiled to see whether the compiler works.
-const TRIAL: &str = "extern \"C\" __global__ void trial(int *out) { *out = 1; }\n";
 
 impl Nvcc {
     /// Examines the nvcc at `path`: versions of all parts, architectures, and one compilation of an empty
@@ -215,16 +212,6 @@ impl Drop for Scratch {
         // A folder that can't be removed harms nobody.
         let _ = std::fs::remove_dir_all(&self.path);
     }
-}
-
-fn acceptable(tool: &'static str, version: Version) -> Result<(), Problem> {
-    if let Some(why) = version.known_bad() {
-        return Err(Problem::KnownBad { tool, version, why });
-    }
-    if version < OLDEST {
-        return Err(Problem::TooOld { tool, version });
-    }
-    Ok(())
 }
 
 /// What a program printed, errors first.

@@ -1,6 +1,6 @@
 //! NVRTC: the compiler as a library, opened at build time. It needs no host compiler and has no headers.
 
-use super::problem::{Problem, words};
+use super::problem::{Problem, TRIAL, acceptable, reason, words};
 use super::version::{OLDEST, Version};
 use crate::cuda::arch::{compute, sm};
 use gristmill_spec::vocab::CudaArch;
@@ -95,22 +95,16 @@ impl Nvrtc {
         let failed =
             |words: String| Problem::Trial { tool: "nvrtc", version: path.display().to_string(), words };
         let first = *nvrtc.archs.first().ok_or_else(|| failed("it lists no architecture".to_string()))?;
-        let trial = "extern \"C\" __global__ void trial(int *out) { *out = 1; }\n";
-        let cubin = nvrtc.compile("trial.cu", trial, first, Kind::Cubin, &[]);
+        let cubin = nvrtc.compile("trial.cu", TRIAL, first, Kind::Cubin, &[]);
         if cubin.image.is_none() {
             return Err(failed(words(&cubin.log)));
         }
-        let ptx = nvrtc.compile("trial.cu", trial, first, Kind::Ptx, &[]);
+        let ptx = nvrtc.compile("trial.cu", TRIAL, first, Kind::Ptx, &[]);
         let text = ptx.image.unwrap_or_default();
         // The library tells major and minor only; its PTX tells all.
         nvrtc.version = Version::find(&String::from_utf8_lossy(&text))
             .ok_or_else(|| failed("its PTX names no version".to_string()))?;
-        if let Some(why) = nvrtc.version.known_bad() {
-            return Err(Problem::KnownBad { tool: "nvrtc", version: nvrtc.version, why });
-        }
-        if nvrtc.version < OLDEST {
-            return Err(Problem::TooOld { tool: "nvrtc", version: nvrtc.version });
-        }
+        acceptable("nvrtc", nvrtc.version)?;
         Ok(nvrtc)
     }
 
@@ -285,10 +279,4 @@ fn open_global(path: &Path) -> Result<Library, Problem> {
     // SAFETY: as for the library itself, whose part this is.
     unsafe { Library::new(path) }
         .map_err(|error| Problem::NotOpened { path: path.to_path_buf(), reason: reason(&error) })
-}
-
-/// The loader's words; libloading's own text leaves them out.
-fn reason(error: &libloading::Error) -> String {
-    use std::error::Error as _;
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

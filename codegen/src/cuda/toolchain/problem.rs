@@ -1,4 +1,4 @@
-//! Why a place gave no compiler.
+//! Why a place gave no compiler, and what all compilers are held to.
 
 use super::version::{OLDEST, Version};
 use std::path::PathBuf;
@@ -130,6 +130,26 @@ pub enum Problem {
     /// Python could not be asked, or has no such packages.
     #[error("{0}")]
     Python(String),
+}
+
+/// What is compiled to see whether a compiler works.
+pub(super) const TRIAL: &str = "extern \"C\" __global__ void trial(int *out) { *out = 1; }\n";
+
+/// Refuses versions that make wrong images, or are too old.
+pub(super) fn acceptable(tool: &'static str, version: Version) -> Result<(), Problem> {
+    if let Some(why) = version.known_bad() {
+        return Err(Problem::KnownBad { tool, version, why });
+    }
+    if version < OLDEST {
+        return Err(Problem::TooOld { tool, version });
+    }
+    Ok(())
+}
+
+/// The loader's words; libloading's own text leaves them out.
+pub(super) fn reason(error: &libloading::Error) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The first lines of what a tool said, short enough for a message.
