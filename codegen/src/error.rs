@@ -1,7 +1,7 @@
 //! Errors of the compiler, each of a spec with a code and its place.
 
 use gristmill_spec::Diagnostic;
-use gristmill_spec::model::{Format, Origin, Packing, Tile};
+use gristmill_spec::model::{CudaBudget, Format, Origin, Packing, Tile};
 use gristmill_spec::vocab::{CudaAlgorithm, Strategy};
 
 /// What the compiler can refuse.
@@ -53,12 +53,7 @@ impl Error {
             packing.name, format.name
         );
         let help = "add a wider `[[tile]]` to the packing, or list `formats` without this one";
-        let diagnostic = diagnostic("no-tile", variant, message, help);
-        Error::Spec(Box::new(diagnostic.also(
-            &packing.origin.file,
-            packing.origin.span.clone(),
-            "the packing",
-        )))
+        Error::of_packing(packing, diagnostic("no-tile", variant, message, help))
     }
 
     /// A packing whose order the loops of a strategy can't read.
@@ -85,12 +80,14 @@ impl Error {
     }
 
     fn order(packing: &Packing, variant: &Origin, message: String, needs: &str) -> Error {
-        let diagnostic = diagnostic("packing-order", variant, message, format!("it needs {needs}"));
-        Error::Spec(Box::new(diagnostic.also(
-            &packing.origin.file,
-            packing.origin.span.clone(),
-            "the packing",
-        )))
+        let help = format!("it needs {needs}");
+        Error::of_packing(packing, diagnostic("packing-order", variant, message, help))
+    }
+
+    /// With the packing's place beside the variant's.
+    fn of_packing(packing: &Packing, diagnostic: Diagnostic) -> Error {
+        let Origin { file, span, .. } = &packing.origin;
+        Error::Spec(Box::new(diagnostic.also(file, span.clone(), "the packing")))
     }
 
     /// A run of a format's weights whose sums could overflow.
@@ -105,6 +102,33 @@ impl Error {
         let message = format!("format `{}`: {message}", format.name);
         let help = "fewer `tokens` or `threads` in `tile` need less";
         Error::refused("shared-memory", variant, message, help)
+    }
+
+    /// A tile whose threads have more in shared memory than there is.
+    pub(crate) fn large_tile(
+        format: &Format,
+        variant: &Origin,
+        (tokens, threads): (u32, u32),
+        bytes: u32,
+    ) -> Error {
+        let most = CudaBudget::default().shared;
+        let message = format!(
+            "a tile of {tokens} tokens and {threads} threads needs {bytes} bytes of shared memory, of which a CUDA block has {most}"
+        );
+        Error::shared_memory(format, variant, &message)
+    }
+
+    /// A tile of which not even two stages have room in the `most` bytes of shared memory that a CUDA block has.
+    pub(crate) fn large_stages(
+        format: &Format,
+        variant: &Origin,
+        (tokens, rows): (u32, u32),
+        (bytes, most): (u32, u32),
+    ) -> Error {
+        let message = format!(
+            "two stages of a tile of {tokens} tokens and {rows} rows need {bytes} bytes of shared memory, of which a CUDA block has {most}"
+        );
+        Error::shared_memory(format, variant, &message)
     }
 
     /// Something that the checks refuse.

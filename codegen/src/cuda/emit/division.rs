@@ -1,6 +1,6 @@
 //! How a CUDA block of `wgmma_f16` and `wgmma_bf16` uses shared memory.
 
-use super::tiles::most_shared;
+use super::tiles::{most_shared, registers_in_words, shared_out};
 use crate::plan::FormatPlan;
 
 /// Rows of a CUDA block, 64 for each multiplying warpgroup.
@@ -9,9 +9,7 @@ pub const ROWS: u32 = 128;
 /// k of a stage: four steps of `wgmma`.
 pub const STAGE: u32 = 64;
 
-/// Registers of three warpgroups' threads together, of which a multiplying one with 128 sums takes `MORE` and one that brings the
-/// rest.
-const OF_THREE: u32 = 504;
+/// Registers of a thread that multiplies and has 128 sums, of three warpgroups; one that rounds has the rest.
 const MORE: u32 = 184;
 
 /// Bytes between eight k of all tokens and the next, so that a token's line of memory is stored to different banks.
@@ -54,7 +52,7 @@ impl Division {
     pub fn new(plan: &FormatPlan<'_>, tokens: u32) -> Division {
         let all = [(4, 2), (3, 1)].into_iter();
         // Sums of 256 tokens are more registers than a thread's even share.
-        let registers = (tokens > 128).then_some((MORE, OF_THREE - 2 * MORE));
+        let registers = (tokens > 128).then_some(shared_out(MORE));
         let with = |(stages, ahead)| {
             let raw = Raw::new(plan, ahead);
             Division { stages, ahead, raw, registers, tokens }
@@ -71,9 +69,7 @@ impl Division {
     /// In words.
     pub fn describe(&self) -> String {
         let blocks = if self.raw.is_some() { "blocks copied there" } else { "blocks read in place" };
-        let registers = self
-            .registers
-            .map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"));
+        let registers = registers_in_words(self.registers);
         format!(
             "two warpgroups of 64 rows each and one that rounds weights{registers}; {} stages of {STAGE} k in shared memory, {blocks}",
             self.stages

@@ -12,9 +12,10 @@ use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, handed_over, round_bytes};
 use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Fused;
+use crate::Error;
 use crate::plan::lcm;
 use crate::text::when;
-use gristmill_spec::model::CudaBudget;
+use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
 
 /// Rows are multiples of this, so that four values are loaded at once.
@@ -32,12 +33,13 @@ const SHARED_ROW: u32 = 6144;
 
 impl Fused {
     /// As much as is left beside the sums or terms.
-    pub(super) fn new(plan: &CudaMatmul<'_>) -> Result<Fused, String> {
+    pub(super) fn new(plan: &CudaMatmul<'_>, variant: &Origin) -> Result<Fused, Error> {
         let format = plan.format;
+        let refused = |what: &str| Error::shared_memory(format.format, variant, what);
         let (unit, multiple) = (format.unit, plan.pack.multiple);
         let block = format.activations.block;
         let apart = lcm(u64::from(if unit == 0 { multiple } else { unit }), u64::from(block.unwrap_or(1)));
-        let apart = u32::try_from(apart).map_err(|_| "its blocks are too long".to_string())?;
+        let apart = u32::try_from(apart).map_err(|_| refused("its blocks are too long"))?;
         let terms = plan.rounds * round_bytes(format, plan.algorithm, plan.threads, plan.tokens);
         // What warps find of a row.
         let others = terms + 3 * 4 * plan.threads / 32 + 256;
@@ -55,10 +57,10 @@ impl Fused {
             |room: &Fused| others + plan.tokens * (room.values + 4 * (room.scales + room.sums)) <= most;
         let longest = if block.is_some() { SHARED_ROW.max(apart) } else { most };
         (1..=longest / apart).map(|blocks| room(blocks * apart)).take_while(fits).last().ok_or_else(|| {
-            format!(
+            refused(&format!(
                 "quantizing {} tokens beside the sums of {} threads needs more than the {most} bytes of shared memory that a CUDA block has",
                 plan.tokens, plan.threads
-            )
+            ))
         })
     }
 

@@ -32,18 +32,14 @@ impl<'a> CudaMatmul<'a> {
         let pack = fitted(plan, packing, origin)?;
         let (rows, tokens) = tile(plan, &pack, variant)?;
         let threads = variant.threads;
-        let most = CudaBudget::default().shared;
         // With few tokens the warps of `mma` share the k of one panel; with many, all copy ahead.
         let shares = match variant.algorithm {
             CudaAlgorithm::Mma => tokens <= 16,
             other => other != CudaAlgorithm::Wgmma,
         };
         let bytes = round_bytes(plan, variant.algorithm, threads, tokens);
-        if shares && bytes > most {
-            let message = format!(
-                "a tile of {tokens} tokens and {threads} threads needs {bytes} bytes of shared memory, of which a CUDA block has {most}"
-            );
-            return Err(Error::shared_memory(plan.format, origin, &message));
+        if shares && bytes > CudaBudget::default().shared {
+            return Err(Error::large_tile(plan.format, origin, (tokens, threads), bytes));
         }
         let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
@@ -90,14 +86,12 @@ impl<'a> CudaMatmul<'a> {
             pack,
         };
         if fused {
-            let room =
-                Fused::new(&resolved).map_err(|what| Error::shared_memory(plan.format, origin, &what))?;
+            let room = Fused::new(&resolved, origin)?;
             resolved.k_max = resolved.k_max.min(u64::from(room.k));
             resolved.fused = Some(room);
         }
         if by_row {
-            let division = Warpgroups::new(&resolved)
-                .map_err(|what| Error::shared_memory(plan.format, origin, &what))?;
+            let division = Warpgroups::new(&resolved, origin)?;
             resolved.rows = division.panels * MMA_ROWS;
             resolved.division = Some(division);
         } else if !shares {

@@ -51,12 +51,8 @@ impl Tiling {
             tiling.stages -= 1;
         }
         if tiling.stages == 1 {
-            let message = format!(
-                "two stages of a tile of {tokens} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}",
-                tiling.panels * MMA_ROWS,
-                2 * tiling.stage_bytes(plan)
-            );
-            return Err(Error::shared_memory(plan.format.format, variant, &message));
+            let (tile, bytes) = ((tokens, tiling.panels * MMA_ROWS), 2 * tiling.stage_bytes(plan));
+            return Err(Error::large_stages(format.format, variant, tile, (bytes, most)));
         }
         Ok(tiling)
     }

@@ -57,12 +57,8 @@ impl<'a> RowsProduct<'a> {
         };
         let product =
             RowsProduct { format: plan, precision, threads, fewest, rows, tokens, shared, skeleton };
-        let most = CudaBudget::default().shared;
-        if product.shared_at_launch() == 0 && shared > most {
-            let message = format!(
-                "a tile of {tokens} tokens and {threads} threads needs {shared} bytes of shared memory, of which a CUDA block has {most}"
-            );
-            return Err(Error::shared_memory(plan.format, &variant.origin, &message));
+        if product.shared_at_launch() == 0 && shared > CudaBudget::default().shared {
+            return Err(Error::large_tile(plan.format, &variant.origin, (tokens, threads), shared));
         }
         Ok(Some(product))
     }

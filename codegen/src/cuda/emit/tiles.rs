@@ -9,6 +9,19 @@ pub const fn most_shared(blocks: u32) -> u32 {
     OF_MULTIPROCESSOR / blocks - RESERVED
 }
 
+/// Registers that a thread of each of three warpgroups has, together.
+const OF_THREE: u32 = 504;
+
+/// Registers of a thread of two warpgroups, and of one of the third.
+pub(super) fn shared_out(more: u32) -> (u32, u32) {
+    (more, OF_THREE - 2 * more)
+}
+
+/// In words, where they are not shared out evenly.
+pub(super) fn registers_in_words(registers: Option<(u32, u32)>) -> String {
+    registers.map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"))
+}
+
 /// How a CUDA block's warps divide its tile, and what a stage holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {

@@ -16,23 +16,24 @@ use super::overlap::wait;
 use super::pipelined;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::SHARE;
-use super::tiles::{RunTerms, Warpgroups, most_shared};
+use super::tiles::{RunTerms, Warpgroups, most_shared, registers_in_words, shared_out};
 use super::wgmma_row;
 use super::wgmma_runs::{self, Bringing, COPYING};
+use crate::Error;
 use crate::text::joined;
+use gristmill_spec::model::Origin;
 use std::fmt::Write;
 
 /// Stages in shared memory at most: more than memory's latency needs, whatever k of them is multiplied in a cycle.
 const MOST_STAGES: u32 = 8;
 /// Threads of a warpgroup.
 const GROUP: u32 = 128;
-/// Registers of three warpgroups' threads together, of which a multiplying one takes `MORE` and the copying one the rest.
-const OF_THREE: u32 = 504;
+/// Registers of a thread that multiplies, of three warpgroups; one that copies has the rest.
 const MORE: u32 = 208;
 
 impl Warpgroups {
     /// The division of a tile of `tokens` and `threads`, or what is wrong with it.
-    pub fn new(plan: &CudaMatmul<'_>) -> Result<Warpgroups, String> {
+    pub fn new(plan: &CudaMatmul<'_>, variant: &Origin) -> Result<Warpgroups, Error> {
         let terms = match plan.format.unit {
             0 => None,
             _ => Some(RunTerms::new(plan)),
@@ -45,8 +46,7 @@ impl Warpgroups {
             stages: MOST_STAGES,
             step_bytes: plan.tokens * 32 + if steps > 1 { 64 } else { 0 },
             // Three warpgroups with the sums of 128 tokens need more registers than a thread's even share.
-            registers: (plan.threads == 3 * GROUP && plan.tokens == 128)
-                .then_some((MORE, OF_THREE - 2 * MORE)),
+            registers: (plan.threads == 3 * GROUP && plan.tokens == 128).then_some(shared_out(MORE)),
             terms,
         };
         // One block of three warpgroups takes the registers of a multiprocessor; of two warpgroups there are two.
@@ -58,21 +58,15 @@ impl Warpgroups {
             division = with(division.stages - 1);
         }
         if division.stages < 2 {
-            return Err(format!(
-                "two stages of a tile of {} tokens and {} rows need {} bytes of shared memory, of which a CUDA block has {most}",
-                plan.tokens,
-                division.panels * MMA_ROWS,
-                2 * division.stage_bytes(plan)
-            ));
+            let (tile, bytes) = ((plan.tokens, division.panels * MMA_ROWS), 2 * division.stage_bytes(plan));
+            return Err(Error::large_stages(plan.format.format, variant, tile, (bytes, most)));
         }
         Ok(division)
     }
 
     /// In words.
     pub fn describe(&self) -> String {
-        let registers = self
-            .registers
-            .map_or(String::new(), |(more, fewer)| format!(", with {more} and {fewer} registers a thread"));
+        let registers = registers_in_words(self.registers);
         let terms = self
             .terms
             .map_or(String::new(), |terms| format!(", with the terms of {} runs at a time", terms.together));
