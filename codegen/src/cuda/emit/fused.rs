@@ -127,11 +127,10 @@ pub(super) fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> Quantizing {
 }
 
 /// The kernel.
-pub fn fused(plan: &CudaMatmul<'_>) -> String {
-    let Some(room) = plan.fused else { return String::new() };
+pub fn fused(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
-    let Quantizing { declare, statements } = quantizing(plan, &room);
-    let (early, product) = if plan.format.unit == 0 { one_sum(plan, &room) } else { by_unit(plan, &room) };
+    let Quantizing { declare, statements } = quantizing(plan, room);
+    let (early, product) = if plan.format.unit == 0 { one_sum(plan, room) } else { by_unit(plan, room) };
     format!(
         "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
     {declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,

@@ -280,14 +280,14 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
 
 /// The unit: argument struct, epilogue, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
-    let kernel = match (body, &plan.tiling, &plan.division) {
-        (Some(body), _, _) => body.to_string(),
-        (None, Some(tiling), _) => pipelined::pipelined(plan, tiling),
-        (None, None, Some(division)) => wgmma::wgmma(plan, division),
-        (None, None, None) if plan.is_of_one_token() => one_token::one_token(plan),
-        (None, None, None) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
-        (None, None, None) if plan.fused.is_some() => fused::fused(plan),
-        (None, None, None) => dp4a::dp4a(plan),
+    let kernel = match (body, &plan.tiling, &plan.division, &plan.fused) {
+        (Some(body), ..) => body.to_string(),
+        (None, Some(tiling), ..) => pipelined::pipelined(plan, tiling),
+        (None, None, Some(division), _) => wgmma::wgmma(plan, division),
+        (None, None, None, _) if plan.is_of_one_token() => one_token::one_token(plan),
+        (None, None, None, _) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
+        (None, None, None, Some(room)) => fused::fused(plan, room),
+        (None, None, None, None) => dp4a::dp4a(plan),
     };
     let words = match (&plan.division, &plan.fused) {
         (Some(_), _) => wgmma::vocabulary(plan),

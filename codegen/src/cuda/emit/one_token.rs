@@ -16,6 +16,7 @@ use super::terms::{
     SuperBlockTerms, add_terms, corrected, integer_terms, of_run, of_run_and_row, run_of_token, terms,
     x_sum_of_run,
 };
+use super::tiles::Fused;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -29,7 +30,10 @@ const NEXT_ADDER: &str = "adder = adder + 1 == WARPS ? 0 : adder + 1;";
 
 /// The kernel.
 pub fn one_token(plan: &CudaMatmul<'_>) -> String {
-    if plan.fused.is_some() { quantizing(plan) } else { in_each_form(plan, |form| quantized(plan, form)) }
+    match &plan.fused {
+        Some(room) => quantizing(plan, room),
+        None => in_each_form(plan, |form| quantized(plan, form)),
+    }
 }
 
 /// What both have in front of their activations.
@@ -71,10 +75,9 @@ GM_EXPORT({name})
 }
 
 /// From floats.
-fn quantizing(plan: &CudaMatmul<'_>) -> String {
-    let Some(room) = plan.fused else { return String::new() };
+fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     let Product { early, behind, product } = Product::new(plan, Form::One);
-    let fused::Quantizing { declare, statements } = fused::quantizing(plan, &room);
+    let fused::Quantizing { declare, statements } = fused::quantizing(plan, room);
     format!(
         "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
     {declare}{begin}const u32 first_token = gm_block_y();
