@@ -238,7 +238,7 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> String {
         own = outputs.div_ceil(plan.threads),
         each_own = format!("GM_UNROLL for (u32 j = 0; j < {}; j++)", outputs.div_ceil(plan.threads)),
         at = format!("j * {} + gm_thread()", plan.threads),
-        guard = when(!beyond(plan).is_empty(), || {
+        guard = when(some_are_beyond(plan), || {
             format!("if (j * {} + gm_thread() >= {outputs}) continue;\n            ", plan.threads)
         }),
         counted = counted(plan),
@@ -265,14 +265,13 @@ fn each_output(plan: &CudaMatmul<'_>, body: &str) -> String {
     }}",
         own = outputs.div_ceil(threads),
         output = output(plan, &format!("panel * {MMA_ROWS} + ")),
-        guard = beyond(plan),
+        guard = when(some_are_beyond(plan), || format!("at >= {outputs} || ")),
     )
 }
 
-/// A condition that ends with `||`, where the last outputs of some threads are beyond the last.
-fn beyond(plan: &CudaMatmul<'_>) -> String {
-    let outputs = MMA_ROWS * plan.tokens;
-    when(!outputs.is_multiple_of(plan.threads), || format!("at >= {outputs} || "))
+/// Whether the last outputs of some threads are beyond the last.
+fn some_are_beyond(plan: &CudaMatmul<'_>) -> bool {
+    !(MMA_ROWS * plan.tokens).is_multiple_of(plan.threads)
 }
 
 /// How a warp loads the weights of its runs.
@@ -340,7 +339,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
         format!("added[{at}] = {added};{subtract}")
     });
     let own = outputs.div_ceil(threads);
-    let guard = when(!beyond(plan).is_empty(), || format!("if (at >= {outputs}) continue;\n            "));
+    let guard = when(some_are_beyond(plan), || format!("if (at >= {outputs}) continue;\n            "));
     let [totals, add] = adding(plan, own, &slot("i"));
     format!(
         "{declare}{declare_rows}{half}

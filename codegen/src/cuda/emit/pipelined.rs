@@ -144,7 +144,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     } else {
         ("", "stages", "0")
     };
-    let behind = when(from != "0", || format!("{from} + "));
+    let behind = when(plan.format.unit == 0, || format!("{from} + "));
     let gathered = when(plan.format.unit == 0, || {
         gather(plan, threads / 32, warp_tokens / 8, &|i| format!("sums[half][c][{i}]"))
     });

@@ -204,22 +204,20 @@ pub(super) fn functions(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTe
 fn add_terms(plan: &CudaMatmul<'_>) -> String {
     let parts = SuperBlockTerms::of(plan);
     let own = 4 * MMA_ROWS;
-    let pair = |ty: &str, name: &str, of: &dyn Fn(&str) -> String| {
-        format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row"), of("(row + 8)"))
+    // Of each row its number, and that as an operand.
+    let pair = |ty: &str, name: &str, of: &dyn Fn(&str, &str) -> String| {
+        format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row", "row"), of("row + 8", "(row + 8)"))
     };
     let of_rows = |name: &str| match name {
         "integer" => {
-            pair("i32", name, &|row| format!("(i32)(i8)scales[panel + {own} + run * {MMA_ROWS} + {row}]"))
+            pair("i32", name, &|_, row| format!("(i32)(i8)scales[panel + {own} + run * {MMA_ROWS} + {row}]"))
         }
-        "lower" => pair("i32", name, &|row| {
+        "lower" => pair("i32", name, &|_, row| {
             format!("(i32)(i8)mins[panel + {own} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
         }),
-        _ => pair("f32", name, &|row| match parts {
-            Some(_) => format!("gm_shared_get<f32>({name}s, panel + {row} * 4)"),
-            None => {
-                let row = row.trim_matches(['(', ')']);
-                format!("gm_shared_get<f32>({name}s, panel + (run * {MMA_ROWS} + {row}) * 4)")
-            }
+        _ => pair("f32", name, &|row, operand| match parts {
+            Some(_) => format!("gm_shared_get<f32>({name}s, panel + {operand} * 4)"),
+            None => format!("gm_shared_get<f32>({name}s, panel + (run * {MMA_ROWS} + {row}) * 4)"),
         }),
     };
     let ends = Ends {
