@@ -87,9 +87,9 @@ pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
     let names = || used.of_row().into_iter().chain(x_scale);
     let parameters = joined(names().map(|name| format!("f32 {name}")), ", ");
     let mut loads = String::new();
-    // What the kernel made itself it has at hand.
-    let at_hand = x_scale.filter(|_| plan.fused.is_some());
-    for name in names().filter(|name| Some(*name) != at_hand) {
+    // Scales that the kernel made are already in shared memory.
+    let in_shared = x_scale.filter(|_| plan.fused.is_some());
+    for name in names().filter(|name| Some(*name) != in_shared) {
         let loaded = if name == "x_scale" { load("x_scales", "token") } else { load(name, "row") };
         let _ = writeln!(loads, "    const f32 {name} = {loaded};");
     }
@@ -98,12 +98,12 @@ pub(super) fn epilogue(plan: &CudaMatmul<'_>) -> String {
 {steps}    return a.bias == nullptr ? y : y + bias;
 }}
 
-GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y{at_hand}) {{
+GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y{given}) {{
 {loads}    gm_store(a.y + (u64)token * a.n + row, epilogue(a, y, {arguments}));
 }}
 
 ",
         arguments = joined(names(), ", "),
-        at_hand = at_hand.map_or(String::new(), |name| format!(", f32 {name}")),
+        given = in_shared.map_or(String::new(), |name| format!(", f32 {name}")),
     )
 }

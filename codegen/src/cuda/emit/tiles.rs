@@ -50,7 +50,7 @@ pub struct Warpgroups {
     pub(super) stages: u32,
     /// Bytes of 32 k of all tokens, with a gap that lets stores of neighbouring k go to different banks.
     pub(super) step_bytes: u32,
-    /// Registers of a thread that multiplies and of one that copies, where they are not shared out evenly.
+    /// Registers of a thread that multiplies and of one of the producer, where they are not shared out evenly.
     pub(super) registers: Option<(u32, u32)>,
     /// How terms of runs are brought, where runs have scales.
     pub(super) terms: Option<RunTerms>,

@@ -2,7 +2,7 @@
 //! are one integer sum, or runs with scales (`wgmma_runs`).
 //!
 //! A warp has a panel of 32 rows in fragment order, which is operand A of two products: rows 0 to 15 of the four panels, then
-//! rows 16 to 31. So `mma`'s packing serves here too. The tokens are operand B, in shared memory: the copying warpgroup
+//! rows 16 to 31. So `mma`'s packing serves here too. The tokens are operand B, in shared memory: the producer warpgroup
 //! loads them and stores their words in the order in which a lane of A has its k; bulk copies bring the codes. Stages of
 //! k are a ring in shared memory, each with a full and an empty barrier.
 
@@ -18,7 +18,7 @@ use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::SHARE;
 use super::tiles::{RunTerms, Warpgroups, most_shared, registers_in_words, shared_out};
 use super::wgmma_row;
-use super::wgmma_runs::{self, Bringing, COPYING};
+use super::wgmma_runs::{self, PRODUCERS, ProducerTerms};
 use crate::Error;
 use crate::text::joined;
 use gristmill_spec::model::Origin;
@@ -28,7 +28,7 @@ use std::fmt::Write;
 const MOST_STAGES: u32 = 8;
 /// Threads of a warpgroup.
 const GROUP: u32 = 128;
-/// Registers of a thread that multiplies, of three warpgroups; one that copies has the rest.
+/// Registers of a thread that multiplies, of three warpgroups; one of the producer has the rest.
 const MORE: u32 = 208;
 
 impl Warpgroups {
@@ -158,11 +158,11 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         ),
         None => (String::new(), String::new()),
     };
-    let bringing = match &division.terms {
-        Some(of) => wgmma_runs::bringing(plan, division, of, ahead(plan)),
+    let terms = match &division.terms {
+        Some(of) => wgmma_runs::producer_terms(plan, division, of, ahead(plan)),
         None => {
             let arrays: Vec<Array> = wgmma_row::arrays(plan).collect();
-            Bringing { begin: wgmma_row::load_tokens(plan), ..Bringing::of(&arrays) }
+            ProducerTerms { begin: wgmma_row::load_tokens(plan), ..ProducerTerms::of(&arrays) }
         }
     };
     let OwnText { functions, stages: own_stages, multiply } = match &division.terms {
@@ -190,9 +190,9 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
 }}
 GM_EXPORT({name})
 ",
-        bring = bring(plan, division, &bringing),
+        bring = bring(plan, division, &terms),
         products = products(plan, division),
-        terms = bringing.arguments,
+        terms = terms.arguments,
         arrays = declared(plan, division),
         wait = wait(&(early(plan, division) + "gm_sync();\n    ")),
         table = load_table(plan),
@@ -259,13 +259,13 @@ fn ahead(plan: &CudaMatmul<'_>) -> u32 {
     if rounds(plan) > 2 { 3 } else { 4 }
 }
 
-/// Pieces of sixteen bytes of tokens that a copying thread has of each stage, the last maybe beyond the last.
+/// Pieces of sixteen bytes of tokens that a producer thread has of each stage, the last maybe beyond the last.
 fn rounds(plan: &CudaMatmul<'_>) -> u32 {
     (plan.tokens * (plan.pack.tile.k / 16)).div_ceil(GROUP)
 }
 
-/// `bring`: what the copying warpgroup does.
-fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups, terms: &Bringing) -> String {
+/// `bring`: what the producer warpgroup does.
+fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups, terms: &ProducerTerms) -> String {
     let (tokens, k, tile_bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
     let Warpgroups { groups, panels, stages, step_bytes, .. } = *division;
     // Sixteen bytes of a token at a time.
@@ -302,7 +302,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, {w_bytes}{bytes});
             GM_UNROLL for (u32 j = 0; j < {of_warp}; j++) {{
-                const u32 panel = own / 32 + j * {COPYING};
+                const u32 panel = own / 32 + j * {PRODUCERS};
                 const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
                 gm_bulk_copy(ws, (place * {panels} + panel) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
@@ -327,8 +327,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
 ",
         ahead = ahead(plan),
         first = groups * GROUP,
-        of_warp = panels / COPYING,
-        w_bytes = panels / COPYING * tile_bytes,
+        of_warp = panels / PRODUCERS,
+        w_bytes = panels / PRODUCERS * tile_bytes,
         x_bytes = division.x_bytes(plan),
         matrix = tokens * 16,
         types = terms.types,

@@ -2,7 +2,7 @@
 //! begun anew with it, and behind its last one their terms are added to f32 sums in registers, in the order of k. While the
 //! terms of the upper half of a warp's rows are made, the lower half's products go on.
 //!
-//! The copying warpgroup brings a stage's activation scales and sums with its tokens, and with the first stage of several runs the
+//! The producer warpgroup brings a stage's activation scales and sums with its tokens, and with the first stage of several runs the
 //! terms of all of them, panel by panel, by bulk copies.
 
 use super::arrays::{self, Array};
@@ -14,8 +14,8 @@ use super::tiles::{RunTerms, Warpgroups};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
-/// Warps that copy: each has one or two of the four panels of each multiplying warpgroup.
-pub(super) const COPYING: u32 = 4;
+/// Warps of the producer warpgroup: each has one or two of the four panels of each multiplying warpgroup.
+pub(super) const PRODUCERS: u32 = 4;
 /// Runs whose terms are copied together where they have f32 scales.
 const TOGETHER: u32 = 4;
 
@@ -54,7 +54,7 @@ pub(super) fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms
 
 /// What `bring` does for terms, as parts of its text.
 #[derive(Default)]
-pub(super) struct Bringing {
+pub(super) struct ProducerTerms {
     /// Template parameters and parameters.
     pub(super) types: String,
     pub(super) parameters: String,
@@ -68,25 +68,30 @@ pub(super) struct Bringing {
     pub(super) stage: String,
 }
 
-impl Bringing {
+impl ProducerTerms {
     /// With these arrays in shared memory.
-    pub(super) fn of(arrays: &[Array]) -> Bringing {
+    pub(super) fn of(arrays: &[Array]) -> ProducerTerms {
         let listed = |of: fn(&[Array]) -> String| when(!arrays.is_empty(), || format!(", {}", of(arrays)));
-        Bringing {
+        ProducerTerms {
             types: listed(arrays::types),
             parameters: listed(arrays::parameters),
             arguments: listed(arrays::arguments),
-            ..Bringing::default()
+            ..ProducerTerms::default()
         }
     }
 }
 
 /// The parts of `bring`'s text.
-pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms, ahead: u32) -> Bringing {
+pub(super) fn producer_terms(
+    plan: &CudaMatmul<'_>,
+    division: &Warpgroups,
+    of: &RunTerms,
+    ahead: u32,
+) -> ProducerTerms {
     let used = Used::of(plan);
     let RunTerms { run, together, bytes, places } = *of;
     let (panels, tokens) = (division.panels, plan.tokens);
-    let mut out = Bringing::of(&arrays(plan, division, of));
+    let mut out = ProducerTerms::of(&arrays(plan, division, of));
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
     let copied: Vec<&str> = plan.format.term_arrays().collect();
@@ -102,7 +107,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
             Some(parts) => parts.at(name, "panel", &format!("stage / {stages}")),
             None => format!("a.{name} + ((u64)panel * a.units + {}) * {MMA_ROWS}", unit("stage")),
         };
-        let each_warp = panels / COPYING;
+        let each_warp = panels / PRODUCERS;
         let copies = each_warp * copied.len() as u32;
         out.bytes = format!(" + (stage % {stages} == 0 ? {size} * {copies} : 0)");
         let each: String = copied
@@ -117,7 +122,7 @@ pub(super) fn bringing(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTer
         out.copies = format!(
             "            if (stage % {stages} == 0) {{
                 GM_UNROLL for (u32 j = 0; j < {each_warp}; j++) {{
-                    const u32 i = own / 32 + j * {COPYING}, panel = gm_min(first_panel + i, last_panel);{each}
+                    const u32 i = own / 32 + j * {PRODUCERS}, panel = gm_min(first_panel + i, last_panel);{each}
                 }}
                 terms_place = terms_place + 1 == {places} ? 0 : terms_place + 1;
             }}
