@@ -7,7 +7,7 @@
 use super::adding::Adding;
 use super::form::{Form, in_each_form};
 use super::operands::{fields, load_table};
-use super::product::{CudaMatmul, DP4A_ROWS, Halves, handed_over};
+use super::product::{CudaMatmul, DP4A_ROWS, DoubleBuffer, handed_over};
 use super::terms::{
     SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms, x_sum_of_run,
 };
@@ -211,9 +211,9 @@ pub(super) fn prefetch_run(plan: &CudaMatmul<'_>, panel: &str) -> String {
     )
 }
 
-/// The halves of the terms.
-pub(super) fn half(plan: &CudaMatmul<'_>) -> Halves {
-    Halves::of(plan, "half")
+/// The double buffer of the terms.
+pub(super) fn half(plan: &CudaMatmul<'_>) -> DoubleBuffer {
+    DoubleBuffer::of(plan, "half")
 }
 
 /// Declarations beside `y`, and a loop over the runs of a panel: lanes compute the terms of many runs, a thread for each row and token
@@ -240,7 +240,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
     let TermText { load, of_token, store } = TermText::of(plan, &at);
     let width = tokens * DP4A_ROWS;
     let [declare, add] = adding(plan, format!("(half * {groups} + {first_group}i) * {width} + within"));
-    let Halves { flip, meet, .. } = half(plan);
+    let DoubleBuffer { flip, meet, .. } = half(plan);
     let text = format!(
         "for (u32 first = 0; first < a.units; first += groups{flip}) {{
         const u32 unit = first + group;

@@ -9,7 +9,7 @@ use super::ends::{Ends, indented};
 use super::form::{Form, in_each_form};
 use super::fragments::{loads, products};
 use super::operands::load_table;
-use super::product::{CudaMatmul, Halves, MMA_ROWS, handed_over};
+use super::product::{CudaMatmul, DoubleBuffer, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{SuperBlockTerms, corrected, of_run_and_row};
 use crate::text::{joined, when};
@@ -331,7 +331,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let RunLoads { declare, take, tile } = RunLoads::new(plan);
     let of_rows = RowTerms::new(plan);
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");
-    let Halves { declare: half, flip, meet } = Halves::of(plan, "half_of_terms");
+    let DoubleBuffer { declare: half, flip, meet } = DoubleBuffer::of(plan, "half_of_terms");
     let terms = each_term(plan, |added, subtracted| {
         let at = format!("{} + {}", slot("gm_warp()"), place(plan));
         let subtract =

@@ -11,7 +11,7 @@ use super::fragments::{loads, products};
 use super::fused;
 use super::operands::load_table;
 use super::overlap::wait;
-use super::product::{CudaMatmul, Halves, MMA_ROWS, handed_over, runs_of_warp};
+use super::product::{CudaMatmul, DoubleBuffer, MMA_ROWS, handed_over, runs_of_warp};
 use super::terms::{
     SuperBlockTerms, add_terms, corrected, integer_terms, of_run, of_run_and_row, run_of_token, terms,
     x_sum_of_run,
@@ -164,7 +164,7 @@ fn one_sum(plan: &CudaMatmul<'_>, form: Form) -> Product {
         Some(_) => "const i32 x_sum = x_sums[0];\n            ".to_string(),
         None => "const i32 x_sum = gm_load(a.x_sums + token);\n            ".to_string(),
     });
-    let Halves { declare: half, flip, .. } = Halves::of(plan, "half_of_sums");
+    let DoubleBuffer { declare: half, flip, .. } = DoubleBuffer::of(plan, "half_of_sums");
     let product = format!(
         "u32 adder = 0;
     {half}
@@ -420,7 +420,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
             "const u8 *const codes = a.codes + (u64)panel * a.stride + (u64)unit * {bytes} + gm_lane() * 16;\n                "
         )
     });
-    let Halves { declare: half, flip, meet } = Halves::of(plan, "half_of_terms");
+    let DoubleBuffer { declare: half, flip, meet } = DoubleBuffer::of(plan, "half_of_terms");
     let Sums { of_panel, loads, add } = Sums::new(plan, round);
     // Beside codes of eight bits and minima, registers of two CUDA blocks do not hold them while runs are multiplied.
     let late = plan.fused.is_some() && plan.format.offset && each * count == MOST_AHEAD;

@@ -87,9 +87,9 @@ pub(super) fn rounds_in(bytes: u32, most: u32) -> u32 {
     if 2 * bytes <= most { 2 } else { 1 }
 }
 
-/// How a loop over rounds goes through the halves of what stands in shared memory. With two of them the other threads go on while some
-/// add up what a round has left, and fill the other one; with one, all wait until it may be filled again.
-pub(super) struct Halves {
+/// How a loop over rounds goes through the halves of a double buffer in shared memory: the other threads go on while some add up what a
+/// round has left, and fill the other half. With one buffer all wait until it may be filled again.
+pub(super) struct DoubleBuffer {
     /// The declaration of the half that a round fills.
     pub(super) declare: String,
     /// What stands behind a step of the loop.
@@ -98,14 +98,18 @@ pub(super) struct Halves {
     pub(super) meet: &'static str,
 }
 
-impl Halves {
+impl DoubleBuffer {
     /// Those of `plan`, where `name` is a variable that says which half a round fills.
-    pub(super) fn of(plan: &CudaMatmul<'_>, name: &str) -> Halves {
+    pub(super) fn of(plan: &CudaMatmul<'_>, name: &str) -> DoubleBuffer {
         match plan.rounds {
-            2 => Halves { declare: format!("u32 {name} = 0;"), flip: format!(", {name} ^= 1"), meet: "" },
-            _ => {
-                Halves { declare: format!("const u32 {name} = 0;"), flip: String::new(), meet: "gm_sync();" }
+            2 => {
+                DoubleBuffer { declare: format!("u32 {name} = 0;"), flip: format!(", {name} ^= 1"), meet: "" }
             }
+            _ => DoubleBuffer {
+                declare: format!("const u32 {name} = 0;"),
+                flip: String::new(),
+                meet: "gm_sync();",
+            },
         }
     }
 }
