@@ -19,7 +19,7 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// Places of instructions with this name and these modifiers, in any order: `LDG.128` finds `LDG.E.128.CONSTANT`.
+    /// Where those stand that [`count`](Self::count) counts.
     fn places<'a>(&'a self, name: &'a str) -> impl Iterator<Item = usize> + 'a {
         let (first, modifiers) = name.split_once('.').unwrap_or((name, ""));
         let modifiers: Vec<&str> = modifiers.split('.').filter(|word| !word.is_empty()).collect();

@@ -291,7 +291,7 @@ impl Listing<'_> {
     }
 }
 
-/// The pack plans that CUDA kernels of a format need, by packing: [`PackPlan::fit`] without a skeleton of the CPU.
+/// The pack plans that CUDA kernels of a format need, by packing, whatever the loops of processors need of them.
 ///
 /// # Errors
 /// A packing without a tile wide enough.

@@ -8,7 +8,7 @@ pub(super) fn lookup(plan: &CudaMatmul<'_>) -> String {
     when(plan.pack.table.is_some(), || include_str!("../../../cuda/lookup.h"))
 }
 
-/// A word of packed codes, field by field, as operands: `(field, expression)`.
+/// Expressions of the operands in a word of packed codes, field by field.
 pub(super) fn fields(plan: &CudaMatmul<'_>, word: &str) -> Vec<String> {
     let bits = plan.pack.bits();
     let mask = (0..4).fold(0u32, |mask, byte| mask | ((1u32 << bits) - 1) << (8 * byte));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why a place gave no compiler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The variable is not set, or the program not on the path.
+    /// The variable is not set.
     #[error("not set")]
     NotSet,
     /// No program of this name in the folders of `PATH`.
