@@ -4,13 +4,13 @@ use super::listed::Listed;
 use crate::Error;
 use crate::cuda::compile::Usage;
 use crate::cuda::{
-    CONVERT, CudaListed, EXPERTS, Launch, RowsQuantizer, Step, convert_launch, experts_launch,
+    CONVERT, CudaListed, CudaPlan, EXPERTS, Launch, RowsQuantizer, Step, convert_launch, experts_launch,
 };
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
 use crate::text::joined;
 use gristmill_spec::model::SpecSet;
-use gristmill_spec::vocab::{CudaArch, DType, DeviceKind};
+use gristmill_spec::vocab::{CudaAlgorithm, CudaArch, DeviceKind};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -58,13 +58,8 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             writeln!(out.text, "static {}: &[CudaImage] = &[{}];", statics(&unit.name), joined(each, ", "));
     }
     let apart = |unit: &str, of: &Launch| {
-        held.contains(unit).then(|| {
-            format!(
-                "Some(CudaCode {{ images: {}, min_cc: (5, 0), algorithm: CudaAlgorithm::Blocks, overlaps: false, launch: {} }})",
-                statics(unit),
-                launch(of)
-            )
-        })
+        let needs = ((5, 0), CudaAlgorithm::Blocks, false);
+        held.contains(unit).then(|| format!("Some({})", code(unit, needs, of)))
     };
     out.convert = apart(CONVERT, &convert_launch());
     out.experts = apart(EXPERTS, &experts_launch());
@@ -74,12 +69,21 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
             continue;
         }
         let text = emitted.units.iter().find(|unit| unit.name == kernel.unit).map_or("", |unit| &unit.text);
-        listed.push(entry(set, kernel, text, compiler, options));
+        listed.push(entry(kernel, text, compiler, options));
     }
     Ok(out)
 }
 
-fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options: &Options) -> Listed {
+/// Rust for the code of a kernel in a unit: the compute capability it needs, its algorithm, and whether it overlaps the launch in front.
+fn code(unit: &str, (min_cc, algorithm, overlaps): ((u8, u8), CudaAlgorithm, bool), of: &Launch) -> String {
+    format!(
+        "CudaCode {{ images: {}, min_cc: {min_cc:?}, algorithm: CudaAlgorithm::{algorithm:?}, overlaps: {overlaps}, launch: {} }}",
+        statics(unit),
+        launch(of)
+    )
+}
+
+fn entry(kernel: &CudaListed, text: &str, compiler: &str, options: &Options) -> Listed {
     Listed {
         id: hash([kernel.name.as_str(), text, compiler, &options.compiler, env!("CARGO_PKG_VERSION")]),
         // Its text is in that of its translation unit.
@@ -88,26 +92,20 @@ fn entry(set: &SpecSet, kernel: &CudaListed, text: &str, compiler: &str, options
         op: kernel.op,
         format: kernel.format,
         quantizer: kernel.quantizer,
-        input: {
-            // Products over the format's rows multiply floats, and so do those that quantize for themselves.
-            let floats = kernel.op.info().product && (kernel.packing.is_none() || kernel.fused);
-            let inputs = set.kernels[kernel.kernel].input.iter();
-            inputs.copied().filter(|input| !floats || *input != DType::I8).collect()
-        },
+        input: kernel.input.clone(),
         device: DeviceKind::Cuda,
         isa: None,
         features: Vec::new(),
         shape: kernel.shape,
         source: kernel.source.clone(),
         plan: kernel.plan.words.clone(),
-        code: format!(
-            "Code::Cuda(CudaCode {{ images: {}, min_cc: {:?}, algorithm: CudaAlgorithm::{:?}, overlaps: {}, launch: {} }})",
-            statics(&kernel.unit),
-            kernel.min_cc,
-            kernel.algorithm,
-            kernel.plan.overlaps,
-            launch(&kernel.plan.launch)
-        ),
+        code: {
+            let CudaPlan { overlaps, launch, .. } = &kernel.plan;
+            format!(
+                "Code::Cuda({})",
+                code(&kernel.unit, (kernel.min_cc, kernel.algorithm, *overlaps), launch)
+            )
+        },
         // What a spec writes by hand goes before what is generated, of whichever family.
         rank: (true, None, usize::from(kernel.hand_written), std::cmp::Reverse(kernel.order)),
     }

@@ -6,7 +6,7 @@ use super::launch::{CudaPlan, Launch};
 use crate::emit::kernel_words;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::{CudaBody, CudaVariant, Kernel, ShapeRules, SpecSet};
-use gristmill_spec::vocab::{CudaAlgorithm, Op};
+use gristmill_spec::vocab::{CudaAlgorithm, DType, Op};
 
 /// A CUDA kernel as it will stand in the registry.
 #[derive(Clone, Debug)]
@@ -35,21 +35,21 @@ pub struct CudaListed {
     pub plan: CudaPlan,
     /// Its place among the variants of its family.
     pub order: usize,
-    /// Index of the kernel family, for its input types.
-    pub kernel: usize,
+    /// Accepted input types.
+    pub input: Vec<DType>,
     /// The packing whose pack function it needs.
     pub packing: Option<usize>,
     /// It quantizes activations for itself, so that it takes floats alone.
     pub fused: bool,
 }
 
-/// A variant with its kernel family, and the places of both.
-pub(super) type OfVariant<'a> = (usize, &'a Kernel, usize, &'a CudaVariant);
+/// A variant with its kernel family, and its place in that.
+pub(super) type OfVariant<'a> = (&'a Kernel, usize, &'a CudaVariant);
 
 impl CudaListed {
     /// The kernel of a variant for a format, given by its index and name, in a unit.
     pub(super) fn new(
-        (number, kernel, order, variant): OfVariant<'_>,
+        (kernel, order, variant): OfVariant<'_>,
         (index, format): (usize, &str),
         quantizer: Option<&str>,
         unit: &str,
@@ -69,24 +69,27 @@ impl CudaListed {
             source: format!("{}:{}", variant.origin.file, variant.origin.line),
             plan,
             order,
-            kernel: number,
+            input: inputs(kernel, kernel.op.info().product),
             packing: None,
             fused: false,
         }
     }
 }
 
+/// The input types of a kernel family; of those that multiply or quantize `floats`, floats alone.
+pub(super) fn inputs(kernel: &Kernel, floats: bool) -> Vec<DType> {
+    kernel.input.iter().copied().filter(|input| !floats || *input != DType::I8).collect()
+}
+
 /// The CUDA variants of `op` that serve a format.
 pub(super) fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = OfVariant<'_>> {
     set.kernels
         .iter()
-        .enumerate()
-        .filter(move |(_, kernel)| kernel.op == op && kernel.formats.contains(&format))
-        .flat_map(move |(index, kernel)| {
-            let variants = kernel.cuda.iter().enumerate();
-            variants.map(move |(order, variant)| (index, kernel, order, variant))
+        .filter(move |kernel| kernel.op == op && kernel.formats.contains(&format))
+        .flat_map(|kernel| {
+            kernel.cuda.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
         })
-        .filter(move |(_, _, _, variant)| {
+        .filter(move |(_, _, variant)| {
             variant.formats.as_ref().is_none_or(|formats| formats.contains(&format))
         })
 }

@@ -140,7 +140,7 @@ pub(crate) fn experts_launch() -> Launch {
 fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut Vec<CudaListed>) {
     let format = &set.activations[index];
     let ops = [Op::QuantizeActivations, Op::Prologue];
-    for of_variant @ (_, kernel, _, variant) in ops.into_iter().flat_map(|op| serving(set, op, index)) {
+    for of_variant @ (kernel, _, variant) in ops.into_iter().flat_map(|op| serving(set, op, index)) {
         let unit = unit_name(kernel.op.name(), &format.name, kernel, variant);
         let function = function(variant, &unit).to_string();
         let text = match &variant.body {

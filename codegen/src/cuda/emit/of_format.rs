@@ -5,7 +5,7 @@ use super::convert::CONVERT;
 use super::experts::EXPERTS;
 use super::launch::{CudaPlan, Launch, Step};
 use super::listed::{
-    CudaListed, OfVariant, function, hand_written, parts, planned, serving, unit_name, waits,
+    CudaListed, OfVariant, function, hand_written, inputs, parts, planned, serving, unit_name, waits,
 };
 use super::product::CudaMatmul;
 use super::rows_product::RowsProduct;
@@ -44,8 +44,8 @@ pub(crate) fn refusals(set: &SpecSet, plan: &FormatPlan<'_>, index: usize) -> Ve
         (Ok(Some(_)), _) | (Ok(None), None) => None,
         (Ok(None), Some(packing)) => CudaMatmul::new(plan, &set.packings[packing], variant).err(),
     };
-    let here = serving(set, Op::Matmul, index).filter(|(_, _, _, variant)| takes(plan, variant));
-    here.filter_map(|(_, _, _, variant)| one(variant)).collect()
+    let here = serving(set, Op::Matmul, index).filter(|(_, _, variant)| takes(plan, variant));
+    here.filter_map(|(_, _, variant)| one(variant)).collect()
 }
 
 /// A format whose kernels are listed.
@@ -67,7 +67,7 @@ pub(super) fn of_format(
     let listing = Listing { set, plan, index };
     listing.elementwise(elementwise, units, listed);
     let mut errors = listing.quantizers(units, listed);
-    for of_variant @ (_, _, _, variant) in serving(set, Op::Matmul, index) {
+    for of_variant @ (_, _, variant) in serving(set, Op::Matmul, index) {
         if !takes(plan, variant) {
             continue;
         }
@@ -93,13 +93,13 @@ impl Listing<'_> {
         plan: CudaPlan,
     ) -> CudaListed {
         let format = self.plan.format;
-        let shape = of_whole_blocks(of_variant.3.shape, format.elements);
+        let shape = of_whole_blocks(of_variant.2.shape, format.elements);
         CudaListed::new(of_variant, (self.index, &format.name), quantizer, unit, shape, plan)
     }
 
     fn elementwise(&self, ops: &[Elementwise], units: &mut Units, listed: &mut Vec<CudaListed>) {
         for &Elementwise { op, threads, per_thread, kernel: emit } in ops {
-            for of_variant @ (_, kernel, _, variant) in serving(self.set, op, self.index) {
+            for of_variant @ (kernel, _, variant) in serving(self.set, op, self.index) {
                 let unit = unit_name(op.name(), &self.plan.format.name, kernel, variant);
                 let function = function(variant, &unit);
                 let text = match &variant.body {
@@ -125,7 +125,7 @@ impl Listing<'_> {
     fn quantizers(&self, units: &mut Units, listed: &mut Vec<CudaListed>) -> Vec<Error> {
         let (plan, format) = (self.plan, self.plan.format);
         let mut errors = Vec::new();
-        for of_variant @ (_, kernel, _, variant) in serving(self.set, Op::Quantize, self.index) {
+        for of_variant @ (kernel, _, variant) in serving(self.set, Op::Quantize, self.index) {
             for (position, quantizer) in format.quantizers.iter().enumerate() {
                 let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
                 let function = function(variant, &unit);
@@ -167,7 +167,7 @@ impl Listing<'_> {
 
     /// Puts a product of integers into its unit, where the variant is one.
     fn product(&self, of_variant: OfVariant<'_>, units: &mut Units) -> Result<Option<CudaListed>, Error> {
-        let (_, kernel, _, variant) = of_variant;
+        let (kernel, _, variant) = of_variant;
         let format = self.plan.format;
         let Some(packing) = variant.packing else { return Ok(None) };
         let resolved = CudaMatmul::new(self.plan, &self.set.packings[packing], variant)?;
@@ -219,8 +219,12 @@ impl Listing<'_> {
             ..planned(variant, resolved.describe(), launch)
         };
         let fused = resolved.fused.is_some();
-        let mut listed =
-            CudaListed { packing: Some(packing), fused, ..self.entry(of_variant, None, &unit, plan) };
+        let mut listed = CudaListed {
+            input: inputs(kernel, fused),
+            packing: Some(packing),
+            fused,
+            ..self.entry(of_variant, None, &unit, plan)
+        };
         let k = &mut listed.shape.k;
         k.max = k.max.min(resolved.k_max);
         if fused {
@@ -236,7 +240,7 @@ impl Listing<'_> {
         product: &RowsProduct<'_>,
         units: &mut Units,
     ) -> CudaListed {
-        let (_, kernel, _, variant) = of_variant;
+        let (kernel, _, variant) = of_variant;
         let (plan, (major, minor)) = (product.format, variant.min_cc);
         // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
         let unit = match &variant.body {
@@ -301,8 +305,8 @@ pub(crate) fn packings<'a>(
     index: usize,
 ) -> Result<Vec<PackPlan<'a>>, Error> {
     let mut used: Vec<(usize, &CudaVariant)> = serving(set, Op::Matmul, index)
-        .filter(|(_, _, _, variant)| takes(plan, variant))
-        .filter_map(|(_, _, _, variant)| Some((variant.packing?, variant)))
+        .filter(|(_, _, variant)| takes(plan, variant))
+        .filter_map(|(_, _, variant)| Some((variant.packing?, variant)))
         .collect();
     used.sort_unstable_by_key(|(packing, _)| *packing);
     used.dedup_by_key(|(packing, _)| *packing);
