@@ -11,6 +11,7 @@ use super::variables::VARIABLES;
 use super::{Emitted, Env, Settings, Unit, Use, compile, discover, emit};
 use crate::Error;
 use crate::options::{CudaImageFile, CudaImages};
+use crate::text::joined;
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::CudaArch;
 use std::collections::BTreeSet;
@@ -32,10 +33,10 @@ pub enum CudaError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// `GRISTMILL_CUDA=require`, and an image could not be made.
-    #[error("GRISTMILL_CUDA=require, but {} can't be built:\n{}", counted(.0.len()), .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("GRISTMILL_CUDA=require, but {} can't be built:\n{}", counted(.0.len()), joined(.0, "\n"))]
     Failed(Vec<Failure>),
     /// `GRISTMILL_CUDA=require`, and an image uses more than its spec allows.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", joined(.0, "\n"))]
     Excess(Vec<Excess>),
     /// A file for the generated code.
     #[error("can't write {}: {source}", path.display())]
@@ -46,7 +47,7 @@ pub enum CudaError {
         source: std::io::Error,
     },
     /// No exact plan.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", joined(.0, "\n"))]
     Plans(Vec<Error>),
 }
 
@@ -89,11 +90,7 @@ pub fn build(set: &SpecSet, out: &Path, env: &Env, jobs: usize) -> Result<Built,
         (Some(toolchain), _) => toolchain,
         (None, Use::Require) => discovery.require()?,
         (None, Use::Auto | Use::Off) => {
-            let looked = discovery
-                .looked
-                .iter()
-                .map(|looked| format!("{}: {}", looked.place, looked.why_not))
-                .collect();
+            let looked = discovery.looked.iter().map(ToString::to_string).collect();
             return Ok(nothing(CudaImages::NoToolchain { looked }, vec![discovery.warning()]));
         }
     };

@@ -2,6 +2,7 @@
 //! runtime inflates what a device loads.
 
 use miniz_oxide::deflate::compress_to_vec;
+use std::ops::Range;
 
 /// More than the library's default makes images one percent smaller and takes twice as long.
 const LEVEL: u8 = 6;
@@ -21,15 +22,23 @@ pub fn needed_driver(bytes: &[u8], ptx: bool) -> (u32, u32) {
         let abi = bytes.get(8).copied().unwrap_or(0);
         return if abi >= 8 { (13, 0) } else { OLDEST };
     }
-    ptx_version(bytes).map_or(OLDEST, driver_for_ptx)
+    ptx_version(bytes).map_or(OLDEST, |(_, version)| driver_for_ptx(version))
 }
 
-/// The number behind `.version` at the start of a line of PTX.
-fn ptx_version(bytes: &[u8]) -> Option<(u32, u32)> {
-    let line = bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b".version "))?;
-    let text = std::str::from_utf8(line).ok()?.trim_matches(['\0', ' ', '\r']);
-    let (major, minor) = text.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
+/// Where the number behind `.version` at the start of a line of PTX stands, and what it is.
+pub(crate) fn ptx_version(ptx: &[u8]) -> Option<(Range<usize>, (u32, u32))> {
+    let name = b".version ";
+    let mut begin = 0;
+    for line in ptx.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(number) = line.strip_prefix(name) {
+            let number = std::str::from_utf8(number).ok()?.trim_end_matches(['\0', ' ', '\r', '\n']);
+            let (major, minor) = number.split_once('.')?;
+            let start = begin + name.len();
+            return Some((start..start + number.len(), (major.parse().ok()?, minor.parse().ok()?)));
+        }
+        begin += line.len();
+    }
+    None
 }
 
 /// The CUDA that a version of PTX came with. In series 8 two releases of CUDA brought none.

@@ -6,6 +6,7 @@ use super::image::{Image, Key, cached, to_bytes};
 use super::messages::{CompileError, Failure, warnings};
 use super::usage::parse_ptxas;
 use crate::cuda::arch::{compute, sm};
+use crate::cuda::packed::ptx_version;
 use crate::cuda::toolchain::{Kind, Nvcc, Nvrtc, Scratch, Toolchain, both};
 use crate::text::joined;
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// PTX versions that are tried for the forward-compatible image, oldest first: those of CUDA 11.0, 11.4, 11.8, 12.0,
 /// 12.3, 12.4, 12.5, 12.8, 12.9. The older the version, the older the driver that takes it.
-const PTX_VERSIONS: &[(u16, u16)] = &[(7, 0), (7, 4), (7, 8), (8, 0), (8, 3), (8, 4), (8, 5), (8, 7), (8, 8)];
+const PTX_VERSIONS: &[(u32, u32)] = &[(7, 0), (7, 4), (7, 8), (8, 0), (8, 3), (8, 4), (8, 5), (8, 7), (8, 8)];
 
 pub(super) enum Outcome {
     Cached(Image),
@@ -211,31 +212,16 @@ fn with_nvrtc(nvrtc: &Nvrtc, key: &Key<'_>) -> Made {
 /// PTX with the oldest `.version` that `assembles` takes, or as it is.
 fn lowered(ptx: &[u8], mut assembles: impl FnMut(&str) -> bool) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(ptx).map_err(|_| "the PTX is no text".to_string())?;
-    let Some((start, end, version)) = ptx_version(text) else {
+    let Some((at, version)) = ptx_version(ptx) else {
         return Err("the PTX has no .version".to_string());
     };
     for &(major, minor) in PTX_VERSIONS.iter().take_while(|older| **older < version) {
-        let older = format!("{}{major}.{minor}{}", &text[..start], &text[end..]);
+        let older = format!("{}{major}.{minor}{}", &text[..at.start], &text[at.end..]);
         if assembles(&older) {
             return Ok(older.into_bytes());
         }
     }
     Ok(ptx.to_vec())
-}
-
-/// Where the number of `.version` stands, and what it is.
-fn ptx_version(text: &str) -> Option<(usize, usize, (u16, u16))> {
-    let mut at = 0;
-    for line in text.split_inclusive('\n') {
-        if let Some(number) = line.strip_prefix(".version ") {
-            let number = number.trim();
-            let (major, minor) = number.split_once('.')?;
-            let start = at + ".version ".len();
-            return Some((start, start + number.len(), (major.parse().ok()?, minor.parse().ok()?)));
-        }
-        at += line.len();
-    }
-    None
 }
 
 /// Writes beside the file and renames, so that nobody ever reads a half of it.

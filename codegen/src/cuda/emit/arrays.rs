@@ -23,6 +23,13 @@ impl Array {
     }
 }
 
+/// Those of a kernel's arrays that it uses.
+pub(super) fn used(
+    all: impl IntoIterator<Item = (bool, &'static str, &'static str, u32)>,
+) -> impl Iterator<Item = Array> {
+    all.into_iter().filter_map(|(used, ty, name, count)| used.then_some(Array { ty, name, count }))
+}
+
 /// Template parameters for the types of arrays.
 pub(super) fn types(arrays: &[Array]) -> String {
     joined(arrays.iter().map(|array| format!("class A{}", array.name)), ", ")

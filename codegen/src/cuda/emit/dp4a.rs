@@ -6,11 +6,12 @@
 
 use super::adding::Adding;
 use super::form::{Form, in_each_form};
-use super::operands::{fields, load_table};
+use super::operands::{WORDS, fields, load_table};
 use super::product::{CudaMatmul, DP4A_ROWS, DoubleBuffer, handed_over};
 use super::terms::{
     SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms, x_sum_of_run,
 };
+use super::tiles::unrolled;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -58,15 +59,14 @@ pub(super) fn vector(plan: &CudaMatmul<'_>) -> &'static str {
 pub(super) fn step(plan: &CudaMatmul<'_>, x: &str) -> String {
     let pack = &plan.pack;
     let vector = vector(plan);
-    let names = ["x", "y", "z", "w"];
     let operands = joined(
-        names.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))),
+        WORDS.iter().map(|name| format!("{{{}}}", fields(plan, &format!("w.{name}")).join(", "))),
         ", ",
     );
     let mut products = String::new();
     for row in 0..4 {
         for field in 0..pack.fields {
-            let x = if pack.fields == 1 { "x".to_string() } else { format!("x.{}", names[field as usize]) };
+            let x = if pack.fields == 1 { "x".to_string() } else { format!("x.{}", WORDS[field as usize]) };
             let sum = if plan.shift_free { field } else { 0 };
             let _ = writeln!(
                 products,
@@ -263,7 +263,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
         }}
         {meet}
     }}",
-        unroll = if tiles <= 4 { unroll } else { "" },
+        unroll = unrolled(tiles, unroll),
         fields = declare_sums(plan),
         bytes = plan.pack.tile.bytes,
         step = step(plan, &x),
@@ -303,7 +303,7 @@ impl TermText {
 
 /// The four rows of a lane in one vector.
 fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
-    let each = joined(["x", "y", "z", "w"].iter().enumerate().map(|(r, name)| of(name, r)), ", ");
+    let each = joined(WORDS.iter().enumerate().map(|(r, name)| of(name, r)), ", ");
     format!("{ty}{{{}}}", each)
 }
 

@@ -1,5 +1,6 @@
 //! C++ that reads the fields of a block: the raw bits of a value, and of four neighbours that lie in neighbouring bytes or in one.
 
+use super::outer::header_bytes;
 use crate::lower::digits;
 use crate::text::joined;
 use gristmill_spec::model::{Field, FieldLayout, Format, Slice};
@@ -113,8 +114,7 @@ GM_TABLE u32 places_{name}[{count}] = {{{places}}};
 
 /// Largest power of two, at most 16, that divides where blocks start in a tensor: what loads of a block can rely on.
 fn alignment(format: &Format) -> u32 {
-    let header = format.row_header.map_or(0, |scalar| scalar.bits() / 8);
-    1 << (16u32 | format.bytes | header).trailing_zeros()
+    1 << (16u32 | format.bytes | header_bytes(format)).trailing_zeros()
 }
 
 /// How the same slice of four neighbours is read at once.

@@ -1,6 +1,6 @@
 //! Packed codes in fragment order: from loads of sixteen bytes a lane to operands of `mma` and `wgmma`, and `mma`'s products of them.
 
-use super::operands::fields;
+use super::operands::{WORDS, fields};
 use super::product::CudaMatmul;
 use std::fmt::Write;
 
@@ -12,13 +12,12 @@ pub(super) fn loads(plan: &CudaMatmul<'_>) -> u32 {
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
 pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
     let mut out = String::from("        const u32 weights[2][4] = {");
-    let words = ["x", "y", "z", "w"];
     for half in 0..2usize {
         out.push_str(if half == 0 { "{" } else { "}, {" });
         let operands: Vec<String> = match plan.pack.bits() {
             2 => {
-                let low = fields(plan, &format!("w[0].{}", words[2 * step as usize]));
-                let high = fields(plan, &format!("w[0].{}", words[2 * step as usize + 1]));
+                let low = fields(plan, &format!("w[0].{}", WORDS[2 * step as usize]));
+                let high = fields(plan, &format!("w[0].{}", WORDS[2 * step as usize + 1]));
                 vec![
                     low[2 * half].clone(),
                     low[2 * half + 1].clone(),
@@ -27,11 +26,11 @@ pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
                 ]
             }
             4 => {
-                let low = fields(plan, &format!("w[0].{}", words[2 * half]));
-                let high = fields(plan, &format!("w[0].{}", words[2 * half + 1]));
+                let low = fields(plan, &format!("w[0].{}", WORDS[2 * half]));
+                let high = fields(plan, &format!("w[0].{}", WORDS[2 * half + 1]));
                 vec![low[0].clone(), low[1].clone(), high[0].clone(), high[1].clone()]
             }
-            _ => [0, 2, 1, 3].map(|word| format!("w[{half}].{}", words[word])).to_vec(),
+            _ => [0, 2, 1, 3].map(|word| format!("w[{half}].{}", WORDS[word])).to_vec(),
         };
         out.push_str(&operands.join(", "));
     }

@@ -12,6 +12,7 @@ use super::operands::load_table;
 use super::product::{CudaMatmul, DoubleBuffer, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
 use super::terms::{SuperBlockTerms, corrected, of_run_and_row};
+use super::tiles::unrolled;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -366,7 +367,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     }}
     {epilogue}",
         epilogue = each_output(plan, &form.storing("store_output(a, row, token, y[j]);")),
-        unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
+        unroll = unrolled(tiles, "GM_UNROLL "),
         declare_rows = of_rows.declare,
         take_rows = of_rows.take,
         parts = loads(plan),

@@ -16,7 +16,7 @@ use super::terms::{
     SuperBlockTerms, add_terms, corrected, integer_terms, of_run, of_run_and_row, run_of_token, terms,
     x_sum_of_run,
 };
-use super::tiles::Fused;
+use super::tiles::{Fused, unrolled};
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -462,7 +462,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
     }}",
         fetch_codes = fetch("gm_load_once", "next_panel", "next"),
         fetch_terms = of_runs.fetch("next_panel", "next"),
-        unroll = if tiles <= 4 { "GM_UNROLL " } else { "" },
+        unroll = unrolled(tiles, "GM_UNROLL "),
         products = products(plan, 1, |step| x(plan, step)),
         store_terms = of_runs.store(&at),
         store = store(plan, form, "y"),

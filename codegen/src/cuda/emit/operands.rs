@@ -3,6 +3,9 @@
 use super::product::CudaMatmul;
 use crate::text::when;
 
+/// Names of the four words of sixteen bytes.
+pub(super) const WORDS: [&str; 4] = ["x", "y", "z", "w"];
+
 /// The emitted `lookup`, where codes are looked up.
 pub(super) fn lookup(plan: &CudaMatmul<'_>) -> String {
     when(plan.pack.table.is_some(), || include_str!("../../../cuda/lookup.h"))

@@ -86,9 +86,7 @@ impl Tiling {
             (used.x_scales, "f32", "x_scales", shared * tokens),
             (used.x_sums, "i32", "x_sums", runs * tokens),
         ];
-        all.into_iter()
-            .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
-            .collect()
+        arrays::used(all).collect()
     }
 }
 

@@ -5,6 +5,7 @@
 //! warp that counts last adds the others' sums to its own and finishes the outputs. No warp waits for another block, and the
 //! counter is back at zero for the next launch.
 
+use super::operands::WORDS;
 use super::product::CudaMatmul;
 use super::tiles::Split;
 use crate::text::joined;
@@ -63,8 +64,7 @@ pub(super) fn gather(
     );
     let place = format!("half * {columns} + c");
     let values = joined((0..4).map(|i| format!("(u32){}", four(i))), ", ");
-    let names = ["x", "y", "z", "w"];
-    let added = joined((0..4).map(|i| format!("{} += (i32)more.{};", four(i), names[i as usize])), " ");
+    let added = joined((0..4).map(|i| format!("{} += (i32)more.{};", four(i), WORDS[i as usize])), " ");
     let layer = warps * count * 32;
     format!(
         "if (gm_blocks_z() > 1) {{

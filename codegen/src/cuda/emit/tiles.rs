@@ -9,6 +9,14 @@ pub const fn most_shared(blocks: u32) -> u32 {
     OF_MULTIPROCESSOR / blocks - RESERVED
 }
 
+/// Tiles of a run whose loop is unrolled; one over more is left to the compiler.
+const UNROLLED: u32 = 4;
+
+/// `unroll` in front of a loop over so few tiles of a run that it is unrolled.
+pub(super) fn unrolled(tiles: u32, unroll: &'static str) -> &'static str {
+    if tiles <= UNROLLED { unroll } else { "" }
+}
+
 /// Registers that a thread of each of three warpgroups has, together.
 const OF_THREE: u32 = 504;
 

@@ -1,7 +1,7 @@
 //! What the multiplying warps of [`wgmma`](super::wgmma) do where a row is one integer sum: the loop over stages, and outputs, which are
 //! finished with what stands in shared memory by token.
 
-use super::arrays::Array;
+use super::arrays::{self, Array};
 use super::epilogue::Epilogue;
 use super::operands::table_of;
 use super::pipelined;
@@ -54,9 +54,9 @@ fn used(plan: &CudaMatmul<'_>) -> (bool, bool) {
 /// What outputs are finished with, by token.
 pub(super) fn arrays(plan: &CudaMatmul<'_>) -> impl Iterator<Item = Array> {
     let (divides, corrects) = used(plan);
-    let arrays = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
+    let all = [(true, "f32", "x_scales"), (divides, "f32", "inverses"), (corrects, "i32", "corrections")];
     let count = plan.tokens;
-    arrays.into_iter().filter_map(move |(there, ty, name)| there.then_some(Array { ty, name, count }))
+    arrays::used(all.map(|(used, ty, name)| (used, ty, name, count)))
 }
 
 /// Statements that bring it to shared memory, by the threads that bring the first stage: who waits for that has it too.

@@ -47,9 +47,7 @@ pub(super) fn arrays(plan: &CudaMatmul<'_>, division: &Warpgroups, of: &RunTerms
         (used.x_scales, "f32", "x_scales", by_token),
         (used.x_sums, "i32", "x_sums", by_token),
     ];
-    all.into_iter()
-        .filter_map(|(there, ty, name, count)| there.then_some(Array { ty, name, count }))
-        .collect()
+    arrays::used(all).collect()
 }
 
 /// What `bring` does for terms, as parts of its text.

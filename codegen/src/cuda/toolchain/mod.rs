@@ -186,6 +186,12 @@ pub struct Looked {
     pub why_not: Problem,
 }
 
+impl fmt::Display for Looked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.why_not)
+    }
+}
+
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Discovery {
@@ -210,7 +216,7 @@ impl Discovery {
     /// [`NoToolchain`], where none was found.
     pub fn require(&self) -> Result<&Toolchain, NoToolchain> {
         self.found.as_ref().ok_or_else(|| NoToolchain {
-            places: self.looked.iter().map(|l| format!("  {}: {}\n", l.place, l.why_not)).collect(),
+            places: self.looked.iter().map(|looked| format!("  {looked}\n")).collect(),
         })
     }
 
@@ -231,7 +237,7 @@ impl Discovery {
             .iter()
             .filter(|looked| !absent(&looked.why_not) || looked.place.starts_with("GRISTMILL_"))
             .filter(|looked| looked.why_not != Problem::NotSet)
-            .map(|looked| format!("{}: {}", looked.place, looked.why_not))
+            .map(ToString::to_string)
             .collect();
         let what =
             if unusable.is_empty() { "no CUDA compiler found".to_string() } else { unusable.join("; ") };
@@ -363,11 +369,7 @@ impl Search<'_> {
                 self.note(name, Problem::Python(reason));
             }
             for site in found {
-                if !places::has_wheels(&site) {
-                    let reason = format!("no nvidia wheel in {}", site.display());
-                    self.note(name, Problem::Python(reason));
-                }
-                sites.push((name.to_string(), site));
+                sites.push(self.site(name, site));
             }
         }
         match places::ask_python(self.env) {
@@ -376,15 +378,19 @@ impl Search<'_> {
                     if sites.iter().any(|(_, known)| *known == site) {
                         continue;
                     }
-                    if !places::has_wheels(&site) {
-                        let reason = format!("no nvidia wheel in {}", site.display());
-                        self.note("python3 on PATH", Problem::Python(reason));
-                    }
-                    sites.push(("python3 on PATH".to_string(), site));
+                    sites.push(self.site("python3 on PATH", site));
                 }
             }
             Err(problem) => self.note("python3 on PATH", problem),
         }
         sites
+    }
+
+    /// A folder of Python packages with what led there, of which is noted if it holds no wheel.
+    fn site(&mut self, place: &str, site: PathBuf) -> (String, PathBuf) {
+        if !places::has_wheels(&site) {
+            self.note(place, Problem::Python(format!("no nvidia wheel in {}", site.display())));
+        }
+        (place.to_string(), site)
     }
 }
