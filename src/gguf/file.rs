@@ -3,13 +3,16 @@
 use super::error::{GgufError, NoDataReason, Problem};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// Longest header that is read into memory, in bytes: many times what the largest vocabularies take, and little enough that a
 /// damaged file can't fill the memory.
 pub(super) const MAX_HEADER: u64 = 1 << 30;
+
+/// Bytes that are read at a time into new memory. It is cleared before, and so much is still in the processor's cache when it is written
+/// the second time.
+const PIECE: usize = 1 << 18;
 
 /// What holds the bytes of a file: everything that lends a slice, and [`FileBytes`].
 pub trait Store: sealed::Sealed {
@@ -48,8 +51,11 @@ enum Kind {
 }
 
 /// An open file of which the beginning was read.
+///
+/// Every read says where it begins. The position of the handle is neither used nor kept: processes that a fork made have it in common, and no
+/// lock of theirs covers another's reads.
 pub struct Partly {
-    file: Mutex<File>,
+    file: File,
     /// Bytes of the file when it was opened.
     length: u64,
     head: Vec<u8>,
@@ -91,7 +97,7 @@ impl FileBytes {
             return Err(failed("read")(std::io::Error::new(ErrorKind::InvalidInput, why)));
         }
         let length = found.len();
-        Ok(FileBytes(Kind::Read(Partly { file: Mutex::new(file), length, head: Vec::new() })))
+        Ok(FileBytes(Kind::Read(Partly { file, length, head: Vec::new() })))
     }
 
     /// Maps a file.
@@ -134,8 +140,7 @@ impl FileBytes {
         let no_memory = || GgufError::Memory { path: path.to_owned(), bytes: end };
         let more = usize::try_from(end - start).map_err(|_| no_memory())?;
         head.try_reserve_exact(more).map_err(|_| no_memory())?;
-        let file = file.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.take(end - start).read_to_end(head));
+        let read = append(file, start, more, head);
         read.map_err(|source| GgufError::Io { path: path.to_owned(), action: "read", source })?;
         match head.len() as u64 {
             found if found < end => {
@@ -200,23 +205,61 @@ impl Partly {
         let mut bytes = Vec::new();
         let count = usize::try_from(length).map_err(|_| NoDataReason::Memory(length))?;
         bytes.try_reserve_exact(count).map_err(|_| NoDataReason::Memory(length))?;
-        // Nothing panics while this lock is held.
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let read =
-            file.seek(SeekFrom::Start(at)).and_then(|_| (&mut *file).take(length).read_to_end(&mut bytes));
-        match read {
-            Ok(_) if bytes.len() == count => Ok(bytes),
-            Ok(_) => Err(NoDataReason::Changed),
+        match append(&self.file, at, count, &mut bytes) {
+            Ok(()) if bytes.len() == count => Ok(bytes),
+            Ok(()) => Err(NoDataReason::Changed),
             Err(error) => Err(NoDataReason::Read(error.to_string())),
         }
     }
 
     fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), NoDataReason> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(out));
-        read.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => NoDataReason::Changed,
-            _ => NoDataReason::Read(error.to_string()),
-        })
+        match read_from(&self.file, at, out) {
+            Ok(read) if read == out.len() => Ok(()),
+            Ok(_) => Err(NoDataReason::Changed),
+            Err(error) => Err(NoDataReason::Read(error.to_string())),
+        }
     }
+}
+
+/// Appends `count` bytes from byte `at` of the file on to `bytes`, which has room for them, or as many as there are.
+fn append(file: &File, at: u64, count: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let start = bytes.len();
+    let end = start.saturating_add(count);
+    while bytes.len() < end {
+        let begin = bytes.len();
+        bytes.resize(end.min(begin.saturating_add(PIECE)), 0);
+        let read = read_from(file, at.saturating_add((begin - start) as u64), &mut bytes[begin..]);
+        let whole = read.as_ref().is_ok_and(|read| begin + read == bytes.len());
+        bytes.truncate(begin + read.as_ref().unwrap_or(&0));
+        read?;
+        if !whole {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Fills `out` with the bytes from byte `at` of the file on, and says how many there were: fewer only where the file ends.
+fn read_from(file: &File, at: u64, out: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < out.len() {
+        match read_some(file, at.saturating_add(done as u64), &mut out[done..]) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(unix)]
+fn read_some(file: &File, at: u64, out: &mut [u8]) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, out, at)
+}
+
+/// It moves the position of the handle, which nothing here uses.
+#[cfg(windows)]
+fn read_some(file: &File, at: u64, out: &mut [u8]) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, out, at)
 }

@@ -1,6 +1,6 @@
 //! Files on the disk: read where they are asked for, mapped, shortened, too large.
 
-use super::{FILES, bytes_of, data, sizes};
+use super::{FILES, bytes_of, data, raw, sizes};
 use gristmill::gguf::{ArrayBuf, Gguf, GgufFile, GgufWriter, NoDataReason, Value};
 use std::path::Path;
 
@@ -180,4 +180,48 @@ fn a_tensor_larger_than_memory_is_an_error_with_its_bytes() {
     let error = file.tensor("w").unwrap().data().unwrap_err();
     assert_eq!(error.reason, NoDataReason::Memory(BYTES));
     println!("{error}");
+}
+
+/// Processes that came apart by a fork have one position in a file between them, as copies of a handle do: a read has to say itself where it
+/// begins, or one process reads where the other one was.
+#[cfg(target_os = "linux")]
+#[test]
+fn reads_neither_use_nor_move_the_position_that_copies_of_a_handle_share() {
+    use std::io::{Seek, SeekFrom};
+    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const BYTES: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap().join("model.gguf");
+    let data: Vec<u8> = (0..BYTES).map(|i| (i ^ i >> 8) as u8).collect();
+    std::fs::write(&path, raw(&[], &[("w", &[BYTES as u64 / 4], 0, 0)], &data)).unwrap();
+    let file = GgufFile::open(&path, &sizes).unwrap();
+    let tensor = file.tensor("w").unwrap();
+    let of_path = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.unwrap().path();
+        let leads_there = std::fs::read_link(&name).is_ok_and(|to| to == path);
+        leads_there.then(|| name.file_name().unwrap().to_str().unwrap().parse().unwrap())
+    };
+    let number = std::fs::read_dir("/proc/self/fd").unwrap().find_map(of_path).unwrap();
+    // SAFETY: it is the handle of `file`, which lives on.
+    let handle = unsafe { BorrowedFd::borrow_raw(number) };
+    let mut copy = std::fs::File::from(handle.try_clone_to_owned().unwrap());
+
+    copy.seek(SeekFrom::Start(7)).unwrap();
+    let mut bytes = vec![0; 5000];
+    tensor.read(70, &mut bytes).unwrap();
+    assert_eq!(bytes, data[70..5070]);
+    assert_eq!(*tensor.part(BYTES as u64 - 9, 9).unwrap(), data[BYTES - 9..]);
+    assert_eq!(copy.stream_position().unwrap(), 7);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                (&copy).seek(SeekFrom::Start(3)).unwrap();
+            }
+        });
+        let wrong = (0..200).filter(|_| *tensor.data().unwrap() != data).count();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(wrong, 0);
+    });
 }
