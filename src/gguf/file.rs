@@ -2,7 +2,7 @@
 
 use super::error::{GgufError, NoDataReason, Problem};
 use std::borrow::Cow;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -89,14 +89,7 @@ pub enum Contents<'a> {
 impl FileBytes {
     /// Opens a file of which nothing is read yet.
     pub(crate) fn open(path: &Path) -> Result<FileBytes, GgufError> {
-        let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
-        let file = File::open(path).map_err(failed("open"))?;
-        let found = file.metadata().map_err(failed("ask for the length of"))?;
-        if !found.is_file() && !found.is_dir() {
-            let why = "it is a pipe or a device; tensors are read where they are asked for, so give a file";
-            return Err(failed("read")(std::io::Error::new(ErrorKind::InvalidInput, why)));
-        }
-        let length = found.len();
+        let (file, length) = opened(path)?;
         Ok(FileBytes(Kind::Read(Partly { file, length, head: Vec::new() })))
     }
 
@@ -107,10 +100,10 @@ impl FileBytes {
     /// For as long as the value lives, nobody changes the file or makes it shorter, in this process or another: its bytes are
     /// lent as `&[u8]`, and reading behind the new end of a file ends the process.
     pub(crate) unsafe fn map(path: &Path) -> Result<FileBytes, GgufError> {
-        let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
-        let file = File::open(path).map_err(failed("open"))?;
+        let (file, _) = opened(path)?;
         // SAFETY: that nobody changes the file is what this function asks of its caller.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed("map"))?;
+        let map = unsafe { memmap2::Mmap::map(&file) };
+        let map = map.map_err(|source| GgufError::Io { path: path.to_owned(), action: "map", source })?;
         Ok(FileBytes(Kind::Mapped(map)))
     }
 
@@ -219,6 +212,24 @@ impl Partly {
             Err(error) => Err(NoDataReason::Read(error.to_string())),
         }
     }
+}
+
+/// The file at `path`, and how long it is.
+fn opened(path: &Path) -> Result<(File, u64), GgufError> {
+    let failed = |action| move |source| GgufError::Io { path: path.to_owned(), action, source };
+    let length_of = |found: Metadata| {
+        // A folder is told by the system, when it is read.
+        if found.is_file() || found.is_dir() {
+            return Ok(found.len());
+        }
+        let why = "it is a pipe or a device; tensors are read where they are asked for, so give a file";
+        Err(failed("read")(io::Error::new(ErrorKind::InvalidInput, why)))
+    };
+    // Before it is opened, too: to open a pipe is to wait for somebody who writes.
+    length_of(std::fs::metadata(path).map_err(failed("open"))?)?;
+    let file = File::open(path).map_err(failed("open"))?;
+    let length = length_of(file.metadata().map_err(failed("ask for the length of"))?)?;
+    Ok((file, length))
 }
 
 /// Appends `count` bytes from byte `at` of the file on to `bytes`, which has room for them, or as many as there are.

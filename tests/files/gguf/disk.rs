@@ -225,3 +225,22 @@ fn reads_neither_use_nor_move_the_position_that_copies_of_a_handle_share() {
         assert_eq!(wrong, 0);
     });
 }
+
+/// Opening a pipe waits for somebody who writes: what is no file has to be refused before.
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_nobody_writes_to_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("model.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        send.send(GgufFile::open(&pipe, &sizes).unwrap_err().to_string()).unwrap();
+        // SAFETY: there are no bytes that somebody could change.
+        send.send(unsafe { GgufFile::map(&pipe, &sizes) }.unwrap_err().to_string()).unwrap();
+    });
+    for way in ["read", "mapped"] {
+        let said = receive.recv_timeout(std::time::Duration::from_secs(20)).expect(way);
+        assert!(said.contains("model.gguf: cannot") && said.contains("it is a pipe or a device"), "{said}");
+    }
+}
