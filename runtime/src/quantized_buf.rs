@@ -87,7 +87,9 @@ impl<'a> QuantizedBuf<'a> {
         // The length of the data was compared with the shape, so all of these are in it.
         let data = matrix.data();
         let whole = matrix.row_bytes();
-        for start in (0..n).map(|at| at * whole) {
+        // Rows that take no bytes may be any number of them.
+        let rows = if row == 0 { 0 } else { n };
+        for start in (0..rows).map(|at| at * whole) {
             own.extend_from_slice(&data[start..][..header]);
             own.extend_from_slice(&data[start + header + before..][..row - header]);
         }

@@ -52,6 +52,15 @@ fn not_made(names: &[&str], error: Error) -> ModelError {
     ModelError::Layer { tensors: names.iter().map(|name| (*name).to_owned()).collect(), error }
 }
 
+/// A vector with room for one `T` for each of so many matrices of these tensors; `None`: more than fit.
+fn room<T>(count: Option<usize>, names: &[&str]) -> Result<Vec<T>, ModelError> {
+    let count = count.unwrap_or(usize::MAX);
+    let required = count.saturating_mul(size_of::<T>());
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| not_made(names, Error::OutOfMemory { required }))?;
+    Ok(room)
+}
+
 /// A GGUF file of a model and the kernels for it.
 ///
 /// ```no_run
@@ -349,7 +358,7 @@ impl Model {
     /// share their input become one (gate and up: an expert's outputs are those of the first tensor, then those of the second).
     ///
     /// # Errors
-    /// As for [`Model::matrix_rows`]; [`ModelError::Dimensions`] for another number of dimensions, [`ModelError::NotAlike`] where
+    /// As for [`Model::matrix_rows`]; [`ModelError::Dimensions`] for another number of dimensions and for stacks without elements, [`ModelError::NotAlike`] where
     /// formats, row lengths or numbers of experts differ, [`ModelError::Nothing`], [`ModelError::TransformedExperts`]; [`ModelError::Layer`] as for
     /// [`Experts::stacked`].
     pub fn experts(&self, names: &[&str], options: &LayerOptions<'_>) -> Result<Experts, ModelError> {
@@ -366,6 +375,11 @@ impl Model {
                     "not a stack of experts, which has three: elements of a row, rows of an expert, experts";
                 return Err(ModelError::Dimensions { tensor: (*name).to_owned(), dims, why });
             };
+            if tensor.elements() == 0 {
+                // Of such a tensor a few bytes can say any number of experts.
+                let why = "a stack that has no elements, so none of its experts computes anything";
+                return Err(ModelError::Dimensions { tensor: (*name).to_owned(), dims, why });
+            }
             // Their product was seen to fit.
             tensors.push((*name, tensor, rows as usize, count as usize, all));
         }
@@ -382,17 +396,19 @@ impl Model {
                 });
             }
         }
-        let mut parts: Vec<Vec<QuantizedBuf<'_>>> = Vec::new();
+        // Each has a byte in the file at least, but what is kept for it here is larger.
+        let all = count.checked_mul(tensors.len());
+        let mut parts: Vec<QuantizedBuf<'_>> = room(all, names)?;
         for expert in 0..*count {
-            let mut matrices = Vec::new();
             for (_, tensor, n, _, all) in &tensors {
-                matrices.push(self.read(tensor, all, expert * n..(expert + 1) * n, options.threads)?);
+                parts.push(self.read(tensor, all, expert * n..(expert + 1) * n, options.threads)?);
             }
-            parts.push(matrices);
         }
-        let matrices: Vec<Vec<QuantizedMatrix<'_>>> =
-            parts.iter().map(|expert| expert.iter().map(QuantizedBuf::matrix).collect()).collect();
-        let experts = Experts::stacked(self.registry(), &matrices, &self.asked(options), options.threads);
+        let mut matrices: Vec<QuantizedMatrix<'_>> = room(all, names)?;
+        matrices.extend(parts.iter().map(QuantizedBuf::matrix));
+        let mut experts: Vec<&[QuantizedMatrix<'_>]> = room(Some(*count), names)?;
+        experts.extend(matrices.chunks_exact(tensors.len()));
+        let experts = Experts::stacked(self.registry(), &experts, &self.asked(options), options.threads);
         experts.map_err(|error| not_made(names, error))
     }
 

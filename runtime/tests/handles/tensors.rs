@@ -272,3 +272,18 @@ fn handles_check_their_buffers() -> Result<(), Error> {
     assert!(matches!(error, Error::ShapeMismatch { expected: 8, found: 9, .. }), "{error}");
     Ok(())
 }
+
+/// Rows that take no bytes: a few bytes of a file can say any number of them, which nothing may count one by one.
+#[test]
+fn columns_of_any_number_of_empty_rows_are_taken_at_once() -> Result<(), Error> {
+    const MANY: usize = 1 << 60;
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let matrix = QuantizedMatrix::new(&FORMATS[TINY8], MANY, 0, &[]);
+        let columns = matrix.and_then(|matrix| QuantizedBuf::columns_of(&matrix, 0..0));
+        send.send(columns.map(|columns| (columns.n(), columns.k()))).is_ok()
+    });
+    let found = receive.recv_timeout(std::time::Duration::from_secs(20)).expect("an answer at once");
+    assert_eq!(found?, (MANY, 0));
+    Ok(())
+}

@@ -157,20 +157,10 @@ fn a_header_beyond_its_limit_is_refused() {
 #[cfg(unix)]
 #[test]
 fn a_tensor_larger_than_memory_is_an_error_with_its_bytes() {
-    const NAME: &str = "a_tensor_larger_than_memory_is_an_error_with_its_bytes";
     const BYTES: u64 = 16 << 30;
-    if std::env::var_os(NAME).is_none() {
-        let output = std::process::Command::new("sh")
-            .args(["-c", "ulimit -v 4000000 && exec \"$0\" \"$@\""])
-            .arg(std::env::current_exe().unwrap())
-            // By where it stands, whatever this file is called.
-            .args(["--exact", &format!("{}::{NAME}", module_path!().split_once("::").unwrap().1)])
-            .args(["--nocapture", "--test-threads=1"])
-            .env(NAME, "1")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("no memory for its 17179869184 bytes of data"), "{output:?}");
+    let name = "a_tensor_larger_than_memory_is_an_error_with_its_bytes";
+    if let Some(said) = super::limited(&format!("{}::{name}", module_path!()), 4_000_000) {
+        assert!(said.contains("no memory for its 17179869184 bytes of data"), "{said}");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

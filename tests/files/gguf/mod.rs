@@ -2,6 +2,7 @@
 
 mod damaged;
 mod disk;
+mod empty;
 mod importance;
 mod model;
 mod real;
@@ -34,6 +35,28 @@ fn sizes(tensor: &SizeQuery<'_>) -> SizeAnswer {
         36 => blocked_size(tensor.dims, 128, 32, 0, 32),
         _ => SizeAnswer::Unknown,
     }
+}
+
+/// Runs the test of this path, which calls this, once more in a process that may have so many kilobytes of addresses, and returns what that
+/// wrote; `None` in that process itself.
+#[cfg(unix)]
+fn limited(test: &str, kilobytes: u64) -> Option<String> {
+    const CHILD: &str = "GRISTMILL_TEST_IN_LITTLE_MEMORY";
+    if std::env::var_os(CHILD).is_some() {
+        return None;
+    }
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        // By where it stands, whatever this binary is called.
+        .args(["--exact", test.split_once("::").unwrap().1, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success(), "{}: {said}", output.status);
+    Some(said)
 }
 
 // ---- Files made byte by byte, without the writer.
