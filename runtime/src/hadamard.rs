@@ -48,7 +48,7 @@ impl Hadamard {
     ///
     /// # Errors
     /// [`Error::Hadamard`] for a block that is no power of two from 2 to 2^24 or does not divide the width, for another number of
-    /// signs, and for a sign that is neither 1 nor -1.
+    /// signs, and for a sign that is neither 1 nor -1; [`Error::OutOfMemory`].
     pub fn new(width: usize, block: usize, signs: Option<&[i8]>) -> Result<Hadamard, Error> {
         let refuse = |why: String| Err(Error::Hadamard { width, block, why });
         if !BLOCKS.contains(&block) || !block.is_power_of_two() {
@@ -67,7 +67,12 @@ impl Hadamard {
                 if let Some(at) = signs.iter().position(|sign| sign.unsigned_abs() != 1) {
                     return refuse(format!("sign {at} is {}, expected 1 or -1", signs[at]));
                 }
-                Some(signs.iter().map(|sign| f32::from(*sign)).collect())
+                // As many as a file says that rows are long.
+                let mut own = Vec::new();
+                let required = width.saturating_mul(size_of::<f32>());
+                own.try_reserve_exact(width).map_err(|_| Error::OutOfMemory { required })?;
+                own.extend(signs.iter().map(|sign| f32::from(*sign)));
+                Some(own.into_boxed_slice())
             }
         };
         Ok(Hadamard { width, block, factor: inverse_root(block), signs })

@@ -253,21 +253,29 @@ impl Columns {
                 *value = mean;
             }
         }
-        Ok(Columns { k, values, measured: counted.iter().map(|count| *count > 0.0).collect() })
+        let mut measured = room(counts, counted.len())?;
+        measured.extend(counted.iter().map(|count| *count > 0.0));
+        Ok(Columns { k, values, measured })
     }
+}
+
+/// A vector that has room for something of each of so many values of a tensor.
+fn room<T>(tensor: &Tensor<'_>, count: usize) -> Result<Vec<T>, NoData> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| NoData {
+        tensor: tensor.name().to_owned(),
+        type_id: tensor.type_id(),
+        dims: tensor.dims().to_vec(),
+        reason: NoDataReason::Memory(count.saturating_mul(size_of::<T>()) as u64),
+    })?;
+    Ok(room)
 }
 
 /// The values of a tensor of f32, which have to be finite and not negative.
 fn floats(tensor: &Tensor<'_>) -> Result<Vec<f32>, ImportanceError> {
     let bytes = tensor.data()?;
     let (words, _) = bytes.as_chunks::<4>();
-    let mut values = Vec::new();
-    values.try_reserve_exact(words.len()).map_err(|_| NoData {
-        tensor: tensor.name().to_owned(),
-        type_id: tensor.type_id(),
-        dims: tensor.dims().to_vec(),
-        reason: NoDataReason::Memory(bytes.len() as u64),
-    })?;
+    let mut values = room(tensor, words.len())?;
     for (index, word) in words.iter().enumerate() {
         let value = f32::from_le_bytes(*word);
         if !(value.is_finite() && value >= 0.0) {

@@ -7,7 +7,7 @@ use super::read::{Gguf, GgufFile};
 use super::value::Value;
 use crate::text::Printable;
 use gristmill_runtime::Hadamard;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What all keys of the declaration start with.
@@ -73,16 +73,18 @@ impl Transforms {
     /// [`TransformError`] for a key, version, transform, axis or sign mode that is not known, for values that are missing or contradict
     /// each other, and for names of tensors that the file has not or whose rows are not whole blocks.
     pub fn of(file: &GgufFile) -> Result<Option<Transforms>, TransformError> {
-        let names = |key: &str| -> Result<BTreeMap<String, usize>, TransformError> {
+        let names = |key: &'static str| -> Result<BTreeMap<String, usize>, TransformError> {
             let mut all = BTreeMap::new();
-            for name in Declared(file).strings(key)? {
-                let Some(tensor) = file.tensor(&name) else {
-                    return refuse(key, format!("the file has no tensor `{}`", Printable(&name)));
+            for value in Declared(file).array(key)?.1 {
+                let Some(name) = value?.as_str() else { return refuse(key, "not an array of strings") };
+                let Some(tensor) = file.tensor(name) else {
+                    return refuse(key, format!("the file has no tensor `{}`", Printable(name)));
                 };
                 let width = tensor.dims().first().copied().unwrap_or(1);
                 match usize::try_from(width) {
-                    Ok(width) => all.insert(name, width),
-                    Err(_) => return refuse(key, format!("`{}` has rows of {width}", Printable(&name))),
+                    // Kept once for each tensor that there is, however often the array has it.
+                    Ok(width) => all.entry(name.to_owned()).or_insert(width),
+                    Err(_) => return refuse(key, format!("`{}` has rows of {width}", Printable(name))),
                 };
             }
             Ok(all)
@@ -228,60 +230,61 @@ impl<'f> Declared<'f> {
         }
     }
 
-    /// The elements of an array; none where the file has no such key.
-    fn array(&self, key: &str) -> Result<Vec<Value<'f>>, TransformError> {
-        let Some(value) = self.value(key) else { return Ok(Vec::new()) };
-        let Some(array) = value.as_array() else { return refuse(key, "not an array") };
-        match array.elements().collect() {
-            Ok(elements) => Ok(elements),
-            Err(error) => refuse(key, error.to_string()),
-        }
-    }
-
-    fn strings(&self, key: &str) -> Result<BTreeSet<String>, TransformError> {
-        let mut all = BTreeSet::new();
-        for value in self.array(key)? {
-            match value.as_str() {
-                Some(name) => all.insert(name.to_owned()),
-                None => return refuse(key, "not an array of strings"),
-            };
-        }
-        Ok(all)
+    /// How many elements an array has, and these, one after the other: a list of them would take a multiple of the header. None where the
+    /// file has no such key.
+    fn array(
+        &self,
+        key: &'static str,
+    ) -> Result<(u64, impl Iterator<Item = Result<Value<'f>, TransformError>> + use<'f>), TransformError>
+    {
+        let array = match self.value(key).map(|value| value.as_array()) {
+            Some(None) => return refuse(key, "not an array"),
+            None => None,
+            Some(array) => array,
+        };
+        let count = array.map_or(0, |array| array.len());
+        let elements = array.into_iter().flat_map(|array| array.elements());
+        Ok((count, elements.map(move |value| value.or_else(|error| refuse(key, error.to_string())))))
     }
 
     /// The signs for each width, where they are explicit.
     fn signs(&self) -> Result<Option<BTreeMap<usize, Vec<i8>>>, TransformError> {
-        let (widths, values) = (self.array("sign_widths")?, self.array("sign_values")?);
+        let ((widths, each_width), (all, mut values)) =
+            (self.array("sign_widths")?, self.array("sign_values")?);
         if self.word("sign_mode", &["identity", "explicit"])? == "identity" {
-            if !(widths.is_empty() && values.is_empty()) {
+            if widths + all > 0 {
                 return refuse("sign_values", "there are signs, where `sign_mode` is `identity`");
             }
             return Ok(None);
         }
         let mut signs = BTreeMap::new();
-        let mut rest = &values[..];
-        for width in widths {
-            let Some(width) = width.as_u64().and_then(|width| usize::try_from(width).ok()) else {
+        let mut left = all;
+        for width in each_width {
+            let Some(width) = width?.as_u64() else {
                 return refuse("sign_widths", "not an array of integers from 0 on");
             };
-            let Some((of_width, behind)) = rest.split_at_checked(width) else {
-                let (all, left) = (values.len(), rest.len());
+            // All signs together are as many bytes as the array has elements, at most.
+            let Some(behind) = left.checked_sub(width) else {
                 return refuse("sign_values", format!("{all} signs, of which width {width} finds {left}"));
             };
-            rest = behind;
-            let mut all = Vec::new();
-            for value in of_width {
-                match sign(value) {
-                    Some(sign) => all.push(sign),
+            left = behind;
+            let mut of_width = Vec::new();
+            let room = usize::try_from(width).ok().filter(|width| of_width.try_reserve_exact(*width).is_ok());
+            let Some(width) = room else {
+                return refuse("sign_values", format!("no memory for {width} signs"));
+            };
+            for value in values.by_ref().take(width) {
+                match sign(&value?) {
+                    Some(sign) => of_width.push(sign),
                     None => return refuse("sign_values", "not an array of the integers 1 and -1"),
                 }
             }
-            if signs.insert(width, all).is_some() {
+            if signs.insert(width, of_width).is_some() {
                 return refuse("sign_widths", format!("{width} for the second time"));
             }
         }
-        if !rest.is_empty() {
-            return refuse("sign_values", format!("{} signs more than `sign_widths` says", rest.len()));
+        if left > 0 {
+            return refuse("sign_values", format!("{left} signs more than `sign_widths` says"));
         }
         Ok(Some(signs))
     }

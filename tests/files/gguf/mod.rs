@@ -4,6 +4,7 @@ mod damaged;
 mod disk;
 mod empty;
 mod importance;
+mod memory;
 mod model;
 mod real;
 mod refused;

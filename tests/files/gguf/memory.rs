@@ -1,0 +1,66 @@
+//! Files that ask for more memory than there is: errors, and no process that ends.
+#![cfg(unix)]
+
+use super::{entry, header, limited, string, tensor_info};
+use gristmill::gguf::{Model, ModelError};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+/// A file that declares a transform in which the array `large` has so many zeros of i8, of which the disk holds nothing.
+fn declared(path: &Path, large: &str, count: u64) {
+    let key = |name: &str| format!("prism.hadamard.{name}");
+    let text = |name: &str, text: &str| entry(key(name), 8, &string(text));
+    let array = |name: &str, element: u32, count: u64, elements: &[u8]| {
+        entry(key(name), 9, &[&element.to_le_bytes(), &count.to_le_bytes()[..], elements].concat())
+    };
+    let mut entries = vec![
+        entry(key("version"), 4, &1u32.to_le_bytes()),
+        entry(key("block_size"), 4, &32u32.to_le_bytes()),
+        text("transform", "normalized-sylvester-walsh-hadamard"),
+        text("axis", "input-last-dimension"),
+        text("sign_mode", "explicit"),
+        array("weight_names", 8, 1, &string("w")),
+        array("sign_widths", 4, 1, &256u32.to_le_bytes()),
+    ];
+    entries.retain(|entry| !entry[8..].starts_with(key(large).as_bytes()));
+    entries.push(array(large, 1, count, &[]));
+    let mut head = header(3, 1, entries.len() as u64);
+    head.extend(entries.concat());
+    let mut file = std::fs::File::create(path).unwrap();
+    file.write_all(&head).unwrap();
+    file.seek(SeekFrom::Current(count as i64)).unwrap();
+    let mut table = tensor_info("w", &[256], 0, 0);
+    table.resize(
+        (head.len() + table.len() + count as usize).next_multiple_of(32) - head.len() - count as usize + 1024,
+        0,
+    );
+    file.write_all(&table).unwrap();
+}
+
+/// Elements of an array are looked at where they lie: there is no list of them that takes a multiple of the header.
+#[test]
+fn arrays_of_a_declared_transform_take_no_more_memory_than_the_header() {
+    const COUNT: u64 = 60_000_000;
+    let test =
+        format!("{}::arrays_of_a_declared_transform_take_no_more_memory_than_the_header", module_path!());
+    let cases = [
+        ("sign_values", "not an array of the integers 1 and -1"),
+        ("sign_widths", "0 for the second time"),
+        ("weight_names", "not an array of strings"),
+    ];
+    if let Some(said) = limited(&test, 600_000) {
+        for (key, why) in cases {
+            assert!(said.contains(&format!("metadata `prism.hadamard.{key}`: {why}")), "{said}");
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    for (key, _) in cases {
+        declared(&path, key, COUNT);
+        match Model::open(&path) {
+            Err(ModelError::Transform(error)) => println!("{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
