@@ -1,6 +1,7 @@
 //! A reading position in a file's bytes: every read is checked, and says what it was for.
 
 use super::error::{GgufError, Problem};
+use std::path::PathBuf;
 
 /// Position in `bytes`, of which the first lies at byte `base` of the file, and which may be only the beginning of what there
 /// is up to byte `end`.
@@ -85,6 +86,19 @@ impl<'a> Cursor<'a> {
         let text = self.offset();
         std::str::from_utf8(self.take(length, what)?)
             .map_err(|e| GgufError::at(text + e.valid_up_to() as u64, Problem::Utf8 { what }))
+    }
+
+    /// There is no memory for what stands in the bytes.
+    pub(super) fn no_memory(&self) -> GgufError {
+        GgufError::Memory { path: PathBuf::new(), bytes: self.bytes.len() as u64 }
+    }
+
+    /// A text of the bytes for longer than they stay.
+    pub(super) fn own(&self, text: &str) -> Result<Box<str>, GgufError> {
+        let mut own = String::new();
+        own.try_reserve_exact(text.len()).map_err(|_| self.no_memory())?;
+        own.push_str(text);
+        Ok(own.into_boxed_str())
     }
 
     /// Refuses a `count` of items, each of at least `least` bytes, that the rest cannot hold.

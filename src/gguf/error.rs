@@ -27,12 +27,12 @@ pub enum GgufError {
         /// Bytes up to where it ended.
         found: u64,
     },
-    /// There is no memory for the header.
-    #[error("{}: no memory for a header of {bytes} bytes", path.display())]
+    /// There is no memory for the header, or for the lists of what stands in it.
+    #[error("{}no memory for a header of {bytes} bytes", in_front(path))]
     Memory {
-        /// The file.
+        /// The file; empty where the bytes came from none.
         path: PathBuf,
-        /// Bytes that are needed.
+        /// Bytes of the header that were to be read, or were read.
         bytes: u64,
     },
     /// The bytes are not a GGUF file that can be trusted.
@@ -68,6 +68,11 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// A file in front of what is said of it.
+fn in_front(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!("{}: ", path.display()) }
+}
+
 impl GgufError {
     /// A defect at byte `offset`.
     pub(super) fn at(offset: u64, problem: Problem) -> GgufError {
@@ -84,8 +89,12 @@ impl GgufError {
 
     /// The same error, with the file it was found in.
     pub(crate) fn in_file(mut self, file: &Path) -> GgufError {
-        if let GgufError::Malformed(malformed) = &mut self {
-            malformed.path.get_or_insert_with(|| file.to_owned());
+        match &mut self {
+            GgufError::Malformed(malformed) => {
+                malformed.path.get_or_insert_with(|| file.to_owned());
+            }
+            GgufError::Memory { path, .. } if path.as_os_str().is_empty() => file.clone_into(path),
+            GgufError::Memory { .. } | GgufError::Io { .. } | GgufError::Changed { .. } => {}
         }
         self
     }

@@ -13,7 +13,7 @@ use super::size::unquantized_only;
 use super::value::Value;
 use crate::text::Printable;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Ends of the names of the two tensors.
 const SUMS: &str = ".in_sum2";
@@ -176,13 +176,15 @@ impl Importance {
         if tensors.is_empty() {
             return Err(ImportanceError::Empty);
         }
-        let datasets = match file.value("imatrix.datasets") {
-            Some(Value::Array(array)) => array
-                .elements()
-                .filter_map(|value| value.ok().and_then(|value| value.as_str().map(str::to_owned)))
-                .collect(),
-            _ => Vec::new(),
-        };
+        let mut datasets = Vec::new();
+        if let Some(Value::Array(array)) = file.value("imatrix.datasets") {
+            let no_memory =
+                |_| GgufError::Memory { path: PathBuf::new(), bytes: array.len().saturating_mul(8) };
+            for text in array.elements().filter_map(|value| value.ok()?.as_str()) {
+                datasets.try_reserve(1).map_err(no_memory)?;
+                datasets.push(text.to_owned());
+            }
+        }
         let chunks = file.value("imatrix.chunk_count").and_then(|value| value.as_u64());
         Ok(Importance { tensors, datasets, chunks })
     }

@@ -151,11 +151,12 @@ impl Header {
         let end = cursor.offset();
         // Both are below the length of a slice plus 2^31, so the sum fits 64 bits.
         let data_start = end.next_multiple_of(u64::from(alignment));
-        let by_name = sort_names(&tensors)?;
+        let by_name = sort_names(&cursor, &tensors)?;
         let section = length.saturating_sub(data_start);
-        find_room(&mut tensors, section);
+        find_room(&cursor, &mut tensors, section)?;
         let mut header = Header { version, alignment, data_start, metadata, tensors: Vec::new(), by_name };
         header.place().check(section, &mut tensors, sizes)?;
+        check_apart(&cursor, &tensors)?;
         header.tensors = tensors;
         Ok((header, end))
     }
@@ -367,11 +368,13 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<(Box<str>, S
             .string("metadata key")
             .map_err(|e| e.within(|| format!("metadata entry {number} of {count}")))?;
         let place = || format!("metadata `{key}`");
+        keys.try_reserve(1).map_err(|_| cursor.no_memory())?;
         if !keys.insert(key) {
             return Err(GgufError::at(at, Problem::DuplicateKey).within(place));
         }
         let stored = read_value(cursor, key).map_err(|e| e.within(place))?;
-        metadata.push((key.into(), stored));
+        metadata.try_reserve(1).map_err(|_| cursor.no_memory())?;
+        metadata.push((cursor.own(key)?, stored));
     }
     Ok(metadata)
 }
@@ -389,7 +392,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, GgufError> {
         Value::U32(bytes) if key == ALIGNMENT_KEY && !bytes.is_power_of_two() => {
             return Err(GgufError::at(at, Problem::Alignment(bytes)));
         }
-        Value::String(text) => Stored::String(text.into()),
+        Value::String(text) => Stored::String(cursor.own(text)?),
         Value::Array(Array { element, count, bytes, at }) => {
             // The array lies in the file's slice, so its offset is an index.
             let start = at as usize;
@@ -428,6 +431,7 @@ fn read_tensors(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Info>, GgufEr
         let at = cursor.offset();
         let name =
             cursor.string("tensor name").map_err(|e| e.within(|| format!("tensor {number} of {count}")))?;
+        tensors.try_reserve(1).map_err(|_| cursor.no_memory())?;
         tensors.push(read_tensor(cursor, name, at).map_err(|e| e.within(|| format!("tensor `{name}`")))?);
     }
     Ok(tensors)
@@ -439,7 +443,10 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, at: u64) -> Result<Info, Ggu
     if n_dims > MAX_DIMS {
         return Err(GgufError::at(dims_at, Problem::Dimensions(n_dims)));
     }
-    let dims = (0..n_dims).map(|_| cursor.u64("dimension")).collect::<Result<Vec<u64>, _>>()?;
+    let mut dims = room(cursor, n_dims as usize)?;
+    for _ in 0..n_dims {
+        dims.push(cursor.u64("dimension")?);
+    }
     let type_id = cursor.u32("tensor type")?;
     let offset = cursor.u64("tensor offset")?;
     let overflow = |what| GgufError::at(dims_at, Problem::Overflow { dims: dims.clone(), what });
@@ -449,7 +456,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, name: &str, at: u64) -> Result<Info, Ggu
         None => Err(NoDataReason::UnknownType), // Until `Place::check` has asked the caller.
     };
     let room = 0; // Until `find_room` has seen all of them.
-    Ok(Info { name: name.into(), at, dims, elements, type_id, offset, room, size })
+    Ok(Info { name: cursor.own(name)?, at, dims, elements, type_id, offset, room, size })
 }
 
 /// Number of elements. Zero dimensions do not hide that the others overflow, so that no partial product
@@ -459,10 +466,19 @@ pub(super) fn product(dims: &[u64]) -> Option<u64> {
     Some(if dims.contains(&0) { 0 } else { sized })
 }
 
-fn sort_names(tensors: &[Info]) -> Result<Vec<usize>, GgufError> {
-    let mut by_name: Vec<usize> = (0..tensors.len()).collect();
-    // Stable, so that of two equal names the later one in the file is the one complained of.
-    by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+/// A vector with room for `count` items of what the cursor reads.
+fn room<T>(cursor: &Cursor<'_>, count: usize) -> Result<Vec<T>, GgufError> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count).map_err(|_| cursor.no_memory())?;
+    Ok(room)
+}
+
+fn sort_names(cursor: &Cursor<'_>, tensors: &[Info]) -> Result<Vec<usize>, GgufError> {
+    let mut by_name: Vec<usize> = room(cursor, tensors.len())?;
+    by_name.extend(0..tensors.len());
+    // By place next, so that of two equal names the later one in the file is the one complained of. A stable sort would take memory, and
+    // end the process where there is none.
+    by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name).then(a.cmp(&b)));
     for pair in by_name.windows(2) {
         let (first, second) = (&tensors[pair[0]], &tensors[pair[1]]);
         if first.name == second.name {
@@ -474,14 +490,16 @@ fn sort_names(tensors: &[Info]) -> Result<Vec<usize>, GgufError> {
 }
 
 /// Finds how far it is from each tensor to the next one, in a data section of so many bytes.
-fn find_room(tensors: &mut [Info], section: u64) {
-    let mut starts: Vec<u64> = tensors.iter().map(|info| info.offset).collect();
+fn find_room(cursor: &Cursor<'_>, tensors: &mut [Info], section: u64) -> Result<(), GgufError> {
+    let mut starts: Vec<u64> = room(cursor, tensors.len())?;
+    starts.extend(tensors.iter().map(|info| info.offset));
     starts.sort_unstable();
     for info in tensors {
         let next = starts.partition_point(|&start| start <= info.offset);
         let end = starts.get(next).copied().unwrap_or(section).min(section);
         info.room = end.saturating_sub(info.offset);
     }
+    Ok(())
 }
 
 /// What a file says that bears on the meaning and place of its tensors.
@@ -508,7 +526,7 @@ impl<'a> Place<'a> {
 }
 
 impl Place<'_> {
-    /// Asks for the sizes, and checks that every tensor lies in the section of so many bytes, aligned and apart.
+    /// Asks for the sizes, and checks that every tensor lies in the section of so many bytes, aligned.
     fn check(
         &self,
         section: u64,
@@ -521,7 +539,7 @@ impl Place<'_> {
             }
             self.check_bounds(section, info)?;
         }
-        check_apart(tensors)
+        Ok(())
     }
 
     fn check_bounds(&self, section: u64, info: &Info) -> Result<(), GgufError> {
@@ -548,9 +566,11 @@ impl Info {
 }
 
 /// Refuses tensors that share bytes. All ends are within the section here, so nothing overflows.
-fn check_apart(tensors: &[Info]) -> Result<(), GgufError> {
-    let mut order: Vec<&Info> = tensors.iter().filter(|info| info.least_size() > 0).collect();
-    order.sort_by_key(|info| info.offset);
+fn check_apart(cursor: &Cursor<'_>, tensors: &[Info]) -> Result<(), GgufError> {
+    let mut order: Vec<&Info> = room(cursor, tensors.len())?;
+    order.extend(tensors.iter().filter(|info| info.least_size() > 0));
+    // Of those at one place in the file's order.
+    order.sort_unstable_by_key(|info| (info.offset, info.at));
     for pair in order.windows(2) {
         let (before, info) = (pair[0], pair[1]);
         let end = before.offset + before.least_size();

@@ -1,10 +1,37 @@
 //! Files that ask for more memory than there is: errors, and no process that ends.
 #![cfg(unix)]
 
-use super::{entry, header, limited, string, tensor_info};
-use gristmill::gguf::{Model, ModelError};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use super::{entry, header, limited, sizes, string, tensor_info};
+use gristmill::gguf::{GgufFile, Model, ModelError};
+use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
+
+/// In a process that may have 400 megabytes, a header of 60 that lists two million tensors, or as many entries.
+#[test]
+fn a_header_whose_lists_need_more_memory_than_there_is_is_an_error() {
+    const COUNT: u64 = 2_000_000;
+    let name = "a_header_whose_lists_need_more_memory_than_there_is_is_an_error";
+    if let Some(said) = limited(&format!("{}::{name}", module_path!()), 400_000) {
+        for kind in ["tensors", "entries"] {
+            assert!(said.contains(&format!("{kind}.gguf: no memory for a header of ")), "{said}");
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, tensors, entries) in [("tensors", COUNT, 0), ("entries", 0, COUNT)] {
+        let path = folder.path().join(format!("{kind}.gguf"));
+        let mut file = BufWriter::new(std::fs::File::create(&path).unwrap());
+        file.write_all(&header(3, tensors, entries)).unwrap();
+        for number in 0..tensors {
+            file.write_all(&tensor_info(format!("{number:x}"), &[0], 0, 0)).unwrap();
+        }
+        for number in 0..entries {
+            file.write_all(&entry(format!("{number:x}"), 0, &[1])).unwrap();
+        }
+        drop(file.into_inner().unwrap());
+        println!("{}", GgufFile::open(&path, &sizes).unwrap_err());
+    }
+}
 
 /// A file that declares a transform in which the array `large` has so many zeros of i8, of which the disk holds nothing.
 fn declared(path: &Path, large: &str, count: u64) {
