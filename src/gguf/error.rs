@@ -2,6 +2,7 @@
 
 use super::value_type::ValueType;
 use crate::text::Printable;
+use gristmill_runtime::ErrorClass;
 use std::path::{Path, PathBuf};
 
 /// Why a file could not be read.
@@ -99,6 +100,15 @@ impl GgufError {
         self
     }
 
+    /// What kind of error it is: [`ErrorClass::Memory`] or [`ErrorClass::File`].
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            GgufError::Memory { .. } => ErrorClass::Memory,
+            GgufError::Io { source, .. } => of_system(source.kind()),
+            GgufError::Changed { .. } | GgufError::Malformed(_) => ErrorClass::File,
+        }
+    }
+
     /// What is wrong with the bytes; `None` where it is not they that are wrong.
     pub fn problem(&self) -> Option<&Problem> {
         self.malformed().map(|malformed| &malformed.problem)
@@ -124,6 +134,14 @@ impl GgufError {
             }
             Some(_) | None => None,
         }
+    }
+}
+
+/// The kind of an error of the system about a file: one that can't be mapped for want of memory is not at fault.
+fn of_system(kind: std::io::ErrorKind) -> ErrorClass {
+    match kind {
+        std::io::ErrorKind::OutOfMemory => ErrorClass::Memory,
+        _ => ErrorClass::File,
     }
 }
 
@@ -279,6 +297,21 @@ pub struct NoData {
     pub dims: Vec<u64>,
     /// Why.
     pub reason: NoDataReason,
+}
+
+impl NoData {
+    /// What kind of error it is: of the file, of a request for more than the tensor has, or of memory.
+    pub fn class(&self) -> ErrorClass {
+        match self.reason {
+            NoDataReason::Memory(_) => ErrorClass::Memory,
+            NoDataReason::Range { .. } => ErrorClass::Shape,
+            NoDataReason::UnknownType
+            | NoDataReason::Ambiguous(_)
+            | NoDataReason::BadShape(_)
+            | NoDataReason::Changed
+            | NoDataReason::Read(_) => ErrorClass::File,
+        }
+    }
 }
 
 /// Why the size of a tensor is not known.

@@ -4,6 +4,7 @@ use super::error::{GgufError, NoData};
 use super::transforms::TransformError;
 use super::types::TypeError;
 use crate::text::Printable;
+use gristmill_runtime::ErrorClass;
 use gristmill_runtime::import::ImportError;
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
@@ -167,6 +168,38 @@ pub enum ModelError {
         /// Why.
         error: gristmill_runtime::Error,
     },
+}
+
+impl ModelError {
+    /// What kind of error it is, for languages and engines that tell few of them apart: of the file, of what was asked of a sound one, or
+    /// of what the machine and the build have.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ModelError::File(error) => error.class(),
+            ModelError::NoData(error) => error.class(),
+            ModelError::Type { why, .. } => match why {
+                TypeError::NotCompiled { .. } => ErrorClass::NoKernel,
+                TypeError::Unknown { .. } | TypeError::Undecided { .. } | TypeError::BadShape(_) => {
+                    ErrorClass::File
+                }
+            },
+            ModelError::Import { why, .. } => why.class(),
+            ModelError::Layer { error, .. } => error.class(),
+            ModelError::Transform(_) => ErrorClass::File,
+            ModelError::NoTensor { .. } => ErrorClass::Name,
+            ModelError::Memory { .. } => ErrorClass::Memory,
+            ModelError::Dimensions { .. }
+            | ModelError::Length { .. }
+            | ModelError::Rows { .. }
+            | ModelError::NotAlike { .. } => ErrorClass::Shape,
+            ModelError::Transformed { .. }
+            | ModelError::TransformedExperts { .. }
+            | ModelError::NotQuantized { .. }
+            | ModelError::NotFloats { .. }
+            | ModelError::Nothing
+            | ModelError::Devices { .. } => ErrorClass::Request,
+        }
+    }
 }
 
 /// Where the values of a tensor that a file has not may be.

@@ -52,9 +52,9 @@ impl Failure {
     }
 }
 
-/// The status of an error of the library.
-pub(crate) fn status_of(error: &Error) -> gm_status {
-    match error.class() {
+/// The status of errors of a kind.
+fn status_of(class: ErrorClass) -> gm_status {
+    match class {
         ErrorClass::Name => gm_status::GM_UNKNOWN_NAME,
         ErrorClass::NoKernel => gm_status::GM_NO_KERNEL,
         ErrorClass::Shape => gm_status::GM_SHAPE,
@@ -63,24 +63,20 @@ pub(crate) fn status_of(error: &Error) -> gm_status {
         ErrorClass::Threads => gm_status::GM_THREADS,
         ErrorClass::Device => gm_status::GM_DEVICE,
         ErrorClass::Request => gm_status::GM_INVALID_ARGUMENT,
+        ErrorClass::File => gm_status::GM_FILE,
         ErrorClass::Internal => gm_status::GM_INTERNAL,
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure::new(status_of(&error), error.to_string())
+        Failure::new(status_of(error.class()), error.to_string())
     }
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Failure {
-        let status = match &error {
-            ModelError::NoTensor { .. } => gm_status::GM_UNKNOWN_NAME,
-            ModelError::Layer { error, .. } => status_of(error),
-            _ => gm_status::GM_FILE,
-        };
-        Failure::new(status, error.to_string())
+        Failure::new(status_of(error.class()), error.to_string())
     }
 }
 
@@ -127,6 +123,7 @@ pub extern "C" fn gm_last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill::gguf::{GgufError, NoData, NoDataReason, TypeError};
     use std::ffi::CStr;
 
     fn last() -> String {
@@ -143,5 +140,33 @@ mod tests {
         let zero = "a text\0with a zero byte";
         assert_eq!(attempt(|| Err(Failure::argument(zero))), gm_status::GM_INVALID_ARGUMENT);
         assert_eq!(last(), "a textwith a zero byte");
+    }
+
+    /// A sound file is not at fault where the machine has no memory, the build no format, or another tensor was meant.
+    #[test]
+    fn errors_of_models_have_the_status_of_their_kind() {
+        let tensor = || "w".to_owned();
+        let no_data = |reason| {
+            ModelError::NoData(NoData { tensor: tensor(), type_id: 36, dims: vec![128, 2], reason })
+        };
+        let of_type = |why| ModelError::Type { tensor: tensor(), number: 22, why };
+        let dims = || vec![128];
+        for (error, status) in [
+            (ModelError::Memory { tensor: tensor(), elements: 1 << 40 }, gm_status::GM_MEMORY),
+            (no_data(NoDataReason::Memory(1 << 40)), gm_status::GM_MEMORY),
+            (GgufError::Memory { path: "m.gguf".into(), bytes: 1 << 30 }.into(), gm_status::GM_MEMORY),
+            (no_data(NoDataReason::Changed), gm_status::GM_FILE),
+            (of_type(TypeError::NotCompiled { format: "iq2_s", feature: "iq" }), gm_status::GM_NO_KERNEL),
+            (of_type(TypeError::BadShape("rows of 3".to_owned())), gm_status::GM_FILE),
+            (ModelError::NotQuantized { tensor: tensor(), found: "f32" }, gm_status::GM_INVALID_ARGUMENT),
+            (ModelError::NotFloats { tensor: tensor(), found: "i2_s" }, gm_status::GM_INVALID_ARGUMENT),
+            (ModelError::Dimensions { tensor: tensor(), dims: dims(), why: "a vector" }, gm_status::GM_SHAPE),
+            (ModelError::Rows { tensor: tensor(), rows: 2..4, n: 3 }, gm_status::GM_SHAPE),
+            (ModelError::NoTensor { tensor: tensor(), instead: None }, gm_status::GM_UNKNOWN_NAME),
+            (ModelError::Layer { tensors: vec![tensor()], error: Error::NothingStacked }, gm_status::GM_INVALID_ARGUMENT),
+        ] {
+            let text = error.to_string();
+            assert_eq!(Failure::from(error).status, status, "{text}");
+        }
     }
 }

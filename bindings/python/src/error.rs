@@ -28,27 +28,25 @@ create_exception!(gristmill, FileError, Error, "A file can't be read, or what st
 
 /// The exception of an error of the library.
 pub(crate) fn exception(error: gristmill::Error) -> PyErr {
-    with_message(&error, error.to_string())
+    of_class(error.class(), error.to_string())
 }
 
-fn with_message(error: &gristmill::Error, message: String) -> PyErr {
-    match error.class() {
+/// The exception of an error of a model file, or of what was asked of it.
+pub(crate) fn model_exception(error: ModelError) -> PyErr {
+    of_class(error.class(), error.to_string())
+}
+
+fn of_class(class: ErrorClass, message: String) -> PyErr {
+    match class {
         ErrorClass::NoKernel => NoKernelError::new_err(message),
         ErrorClass::Shape => ShapeError::new_err(message),
         ErrorClass::Data => DataError::new_err(message),
         ErrorClass::Memory => PyMemoryError::new_err(message),
+        ErrorClass::File => FileError::new_err(message),
         ErrorClass::Name
         | ErrorClass::Threads
         | ErrorClass::Device
         | ErrorClass::Request
         | ErrorClass::Internal => Error::new_err(message),
-    }
-}
-
-/// The exception of an error of a model file.
-pub(crate) fn model_exception(error: ModelError) -> PyErr {
-    match &error {
-        ModelError::Layer { error: inner, .. } => with_message(inner, error.to_string()),
-        _ => FileError::new_err(error.to_string()),
     }
 }

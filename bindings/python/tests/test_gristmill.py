@@ -175,7 +175,9 @@ ERRORS = [
     (TypeError, "Threads", lambda: layer(threads=2)),
     (gristmill.FileError, "none.gguf", lambda: gristmill.Model("none.gguf")),
     (gristmill.FileError, "GGUF", lambda: gristmill.Model(__file__)),
-    (gristmill.FileError, TENSOR, lambda: gristmill.Model(GGUF / "i2_s.gguf").linear("blk.0.attn_p.weight")),
+    (gristmill.Error, TENSOR, lambda: gristmill.Model(GGUF / "i2_s.gguf").linear("blk.0.attn_p.weight")),
+    (gristmill.Error, "no quantized format", lambda: gristmill.Model(GGUF / "i2_s.gguf").linear("blk.0.attn_norm.weight")),
+    (gristmill.NoKernelError, "cargo feature", lambda: gristmill.Model(GGUF / "iq2_s.gguf").linear(TENSOR)),
     (gristmill.NoKernelError, "rocm", lambda: gristmill.Model(GGUF / "i2_s.gguf").linear(TENSOR, device="rocm:0")),
 ]
 

@@ -21,6 +21,8 @@ pub enum ErrorClass {
     Device,
     /// Something was asked for that can't be, with what it was given: operands of another kernel, an option that the device lacks.
     Request,
+    /// A file can't be read, or what stands in it is wrong. No [`Error`] is of this kind; errors of files are.
+    File,
     /// An error in gristmill, or a machine that computes wrong.
     Internal,
 }

@@ -12,6 +12,7 @@ mod tiled;
 pub mod tl1;
 pub mod tl2;
 
+use crate::error::ErrorClass;
 pub use rows::Importer;
 use thiserror::Error;
 pub use tile_sizes::TileSizes;
@@ -146,6 +147,21 @@ pub enum ImportError {
         /// The shapes that it has.
         known: String,
     },
+}
+
+impl ImportError {
+    /// What kind of error it is: of what was asked for, of the data, or of what this build has.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ImportError::NoFormat { .. } => ErrorClass::NoKernel,
+            ImportError::Tiles { .. }
+            | ImportError::NoTileSizes { .. }
+            | ImportError::NoTiles { .. }
+            | ImportError::Config { .. } => ErrorClass::Request,
+            ImportError::Size { .. } => ErrorClass::Shape,
+            ImportError::Code { .. } | ImportError::Scale { .. } => ErrorClass::Data,
+        }
+    }
 }
 
 impl Tiles {

@@ -1,5 +1,6 @@
 //! GGUF files: real ones, round trips, and every kind of bad file.
 
+mod classes;
 mod damaged;
 mod disk;
 mod empty;
