@@ -499,18 +499,22 @@ impl Model {
             if rows == (0..n) {
                 return Ok(whole);
             }
-            let count = rows.len();
             let part = QuantizedBuf::rows_of(&whole.matrix(), rows).map_err(failed)?;
-            let data = part.matrix().data().to_vec();
-            return QuantizedBuf::new(format, count, k, data).map_err(failed);
+            return part.into_owned().map_err(failed);
         }
         let count = rows.len();
         let data = match format.tensor_tail {
             // Rows and the tail behind all of them.
             Some((_, tail)) if count < n => {
-                let row = format.row_bytes(k).map_err(failed)? as u64;
-                let mut data = tensor.part(rows.start as u64 * row, count as u64 * row)?.into_owned();
-                data.extend_from_slice(&tensor.part(bytes.saturating_sub(tail as u64), tail as u64)?);
+                let row = format.row_bytes(k).map_err(failed)?;
+                let own = count.saturating_mul(row);
+                let required = own.saturating_add(tail);
+                let mut data = Vec::new();
+                data.try_reserve_exact(required).map_err(|_| failed(Error::OutOfMemory { required }))?;
+                data.resize(required, 0);
+                let (of_rows, behind) = data.split_at_mut(own);
+                tensor.read(rows.start as u64 * row as u64, of_rows)?;
+                tensor.read(bytes.saturating_sub(tail as u64), behind)?;
                 data.into()
             }
             Some(_) => tensor.data()?,

@@ -115,13 +115,14 @@ fn pack(
         at: format.name,
         what: "it has no f32 scale, so it can't hold imported ternary weights",
     };
-    let starts: Vec<usize> = match (format.row_header, format.tensor_tail) {
-        (Some(OuterType::F32), None) => (0..n).map(|index| index * row).collect(),
-        (None, Some((OuterType::F32, _))) => vec![n * row],
+    // Where the first scale is, and how many there are, each a row behind the one before.
+    let (first, scales) = match (format.row_header, format.tensor_tail) {
+        (Some(OuterType::F32), None) => (0, n),
+        (None, Some((OuterType::F32, _))) => (n * row, 1),
         _ => return Err(broken),
     };
-    for start in starts {
-        match bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut) {
+    for index in 0..scales {
+        match bytes.get_mut(first + index * row..).and_then(<[u8]>::first_chunk_mut) {
             Some(place) => *place = scale.to_le_bytes(),
             None => return Err(broken),
         }

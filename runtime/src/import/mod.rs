@@ -33,8 +33,16 @@ pub struct Ternary {
 
 impl Ternary {
     /// The weights in f32, as every quantizer takes them.
-    pub fn weights(&self) -> Vec<f32> {
-        self.values.iter().map(|&value| f32::from(value) * self.scale).collect()
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn weights(&self) -> Result<Vec<f32>, crate::Error> {
+        let mut weights = Vec::new();
+        let required = self.values.len().saturating_mul(size_of::<f32>());
+        let reserved = weights.try_reserve_exact(self.values.len());
+        reserved.map_err(|_| crate::Error::OutOfMemory { required })?;
+        weights.extend(self.values.iter().map(|&value| f32::from(value) * self.scale));
+        Ok(weights)
     }
 }
 
@@ -96,6 +104,16 @@ pub enum ImportError {
         row: usize,
         /// First of their columns.
         column: usize,
+    },
+    /// There is no memory for the weights.
+    #[error("{format}: no memory for {n} x {k} weights of a byte each")]
+    Memory {
+        /// `TL1` or `TL2`.
+        format: &'static str,
+        /// Rows.
+        n: usize,
+        /// Columns.
+        k: usize,
     },
     /// The tensor's scale is NaN or infinite.
     #[error("{format}: the scale at byte {byte} is {value}; the data are damaged")]
@@ -159,6 +177,7 @@ impl ImportError {
             | ImportError::NoTiles { .. }
             | ImportError::Config { .. } => ErrorClass::Request,
             ImportError::Size { .. } => ErrorClass::Shape,
+            ImportError::Memory { .. } => ErrorClass::Memory,
             ImportError::Code { .. } | ImportError::Scale { .. } => ErrorClass::Data,
         }
     }
@@ -235,6 +254,14 @@ fn divides(
         return Ok(());
     }
     Err(ImportError::Tiles { format, what, found, rule: format!("it must divide {of}, {whole}") })
+}
+
+/// `n` rows of `k` zeros, of which there are `count`.
+fn zeros(format: &'static str, n: usize, k: usize, count: usize) -> Result<Vec<i8>, ImportError> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| ImportError::Memory { format, n, k })?;
+    values.resize(count, 0);
+    Ok(values)
 }
 
 /// The finite f32 at `byte`.

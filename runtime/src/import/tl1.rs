@@ -1,6 +1,6 @@
 //! TL1, bitnet.cpp's format for Arm: pairs of weights in 4-bit codes, in the order of its look-up kernel.
 
-use super::{ImportError, Ternary, Tiles, divides, pair, scale};
+use super::{ImportError, Ternary, Tiles, divides, pair, scale, zeros};
 
 const FORMAT: &str = "TL1";
 
@@ -35,7 +35,7 @@ pub(super) fn check(n: usize, k: usize, tiles: Tiles) -> Result<(), ImportError>
 /// The tensor of `n` rows of `k` weights in `bytes` (codes, scale and padding, as they stand in the file).
 ///
 /// # Errors
-/// Tiles that do not go into the shape, data of another size, codes from 9 to 15, a scale that is not finite.
+/// Tiles that do not go into the shape, data of another size, codes from 9 to 15, a scale that is not finite; no memory.
 pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
     check(n, k, tiles)?;
     let Tiles { bm, bk, bmm } = tiles;
@@ -47,9 +47,11 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     if bytes.len() != expected {
         return Err(ImportError::Size { format: FORMAT, n, k, expected, found: bytes.len() });
     }
-    let mut values = vec![0i8; count];
+    let mut values = zeros(FORMAT, n, k, count)?;
     let mut at = 0;
-    for first_row in (0..n).step_by(bm) {
+    // Rows without columns take no bytes, so a few bytes say any number of them.
+    let rows = if k == 0 { 0 } else { n };
+    for first_row in (0..rows).step_by(bm) {
         for first_column in (0..k).step_by(bk) {
             for rows in (first_row..first_row + bm).step_by(bmm) {
                 for columns in (first_column..first_column + bk).step_by(by) {

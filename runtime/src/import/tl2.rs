@@ -1,6 +1,6 @@
 //! TL2, bitnet.cpp's format for x86: three weights to a 4-bit index and a sign bit, what is left over in pairs.
 
-use super::{ImportError, Ternary, Tiles, divides, pair, scale};
+use super::{ImportError, Ternary, Tiles, divides, pair, scale, zeros};
 
 const FORMAT: &str = "TL2";
 
@@ -75,7 +75,7 @@ pub(super) fn check(n: usize, k: usize, Tiles { bm, bk, bmm }: Tiles) -> Result<
 ///
 /// # Errors
 /// Tiles that do not go into the shape, data of another size, indices and codes that stand for nothing, a
-/// scale that is not finite.
+/// scale that is not finite; no memory.
 pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, ImportError> {
     check(n, k, tiles)?;
     let Tiles { bm, bk, .. } = tiles;
@@ -89,7 +89,7 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
     if bytes.len() != expected {
         return Err(ImportError::Size { format: FORMAT, n, k, expected, found: bytes.len() });
     }
-    let mut values = vec![0i8; count];
+    let mut values = zeros(FORMAT, n, k, count)?;
     let mut at = 0;
     for first_row in (0..n).step_by(bm) {
         for first_column in (0..threes).step_by(bk) {

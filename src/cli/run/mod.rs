@@ -17,7 +17,9 @@ use super::progress::step;
 use super::{output, progress};
 use gristmill::gguf::{ModelError, Tensor, Transforms, TypeNumbers};
 use gristmill::oracle::Oracle;
-use gristmill::{PrecisionMode, QuantizedBuf, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace};
+use gristmill::{
+    ErrorClass, PrecisionMode, QuantizedBuf, QuantizedMatrix, REGISTRY, Recording, Threads, Workspace,
+};
 use measure::Bench;
 use report::Done;
 use std::io::Write;
@@ -138,7 +140,7 @@ fn model(path: &std::path::Path, types: &TypeNumbers, bench: &mut Bench<'_>) -> 
                 let read = match kind {
                     Kind::Tiled(layout, _) => match types.import(&tensor, layout) {
                         Ok(read) => read,
-                        Err(ModelError::Import { tensor, why }) => {
+                        Err(ModelError::Import { tensor, why }) if why.class() != ErrorClass::Memory => {
                             done.defects.push((tensor, why.to_string()));
                             continue;
                         }

@@ -3,6 +3,7 @@
 
 use super::{entry, header, limited, sizes, string, tensor_info};
 use gristmill::gguf::{GgufFile, Model, ModelError};
+use gristmill::import::{Tiled, Tiles};
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
@@ -89,5 +90,24 @@ fn arrays_of_a_declared_transform_take_no_more_memory_than_the_header() {
             Err(ModelError::Transform(error)) => println!("{error}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// In a process that may have 900 megabytes, tensors of which the weights alone take a thousand.
+#[test]
+fn tiled_tensors_of_more_weights_than_memory_are_an_error() {
+    const N: usize = 1 << 15;
+    let test = format!("{}::tiled_tensors_of_more_weights_than_memory_are_an_error", module_path!());
+    if let Some(said) = limited(&test, 900_000) {
+        for layout in ["TL1", "TL2"] {
+            assert!(said.contains(&format!("{layout}: no memory for {N} x {N} weights")), "{said}");
+        }
+        return;
+    }
+    let tiles = Tiles { bm: 256, bk: 96, bmm: 32 };
+    for (layout, tiles) in [(Tiled::Tl1, Tiles { bk: 128, ..tiles }), (Tiled::Tl2, tiles)] {
+        let bytes = vec![0; layout.tensor_bytes(N as u64, N as u64).unwrap() as usize];
+        let error = layout.read(&bytes, N, N, tiles).unwrap_err();
+        println!("{error}");
     }
 }
