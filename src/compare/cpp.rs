@@ -220,6 +220,15 @@ fn name_of(traits: &Traits) -> String {
     unsafe { CStr::from_ptr(traits.name) }.to_string_lossy().into_owned()
 }
 
+/// Zeros, or an error where there is no memory for them.
+pub(super) fn zeros<T: Clone + Default>(count: usize) -> Result<Vec<T>, Error> {
+    let mut zeros = Vec::new();
+    let required = count.saturating_mul(size_of::<T>());
+    zeros.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { required })?;
+    zeros.resize(count, T::default());
+    Ok(zeros)
+}
+
 impl CppProduct<'_> {
     /// The function, in words.
     pub fn function(&self) -> &str {
@@ -229,7 +238,7 @@ impl CppProduct<'_> {
     /// Computes `y[m, n]`, row by row, with one thread. Quantizing the activations is part of it.
     ///
     /// # Errors
-    /// If sizes do not fit, or rows are not whole blocks on both sides.
+    /// If sizes do not fit, or rows are not whole blocks on both sides; if there is no memory for the activations.
     pub fn run(
         &self,
         weights: &QuantizedMatrix<'_>,
@@ -246,11 +255,16 @@ impl CppProduct<'_> {
                 "ask for it",
             ));
         }
-        if x.len() != m * k {
-            return Err(shape("activations", x.len(), m * k).into());
+        for (what, found, of) in [("activations", x.len(), k), ("results", y.len(), n)] {
+            let expected = m.checked_mul(of).ok_or(Error::TooLarge { what })?;
+            if found != expected {
+                return Err(shape(what, found, expected).into());
+            }
         }
-        if y.len() != m * n {
-            return Err(shape("results", y.len(), m * n).into());
+        // Without columns every result is an empty sum, and without rows of either there is none.
+        if x.is_empty() || y.is_empty() {
+            y.fill(0.0);
+            return Ok(());
         }
         let length = c_int::try_from(k).map_err(|_| {
             self.kernels.no_product(self.format, "rows are longer than a C int can say", "use shorter rows")
@@ -263,7 +277,8 @@ impl CppProduct<'_> {
                     return Err(Error::KNotMultiple { format: self.format.name, elements, k }.into());
                 }
                 // In words of 8 bytes: ggml's blocks want no more alignment than that.
-                let mut blocks = vec![0u64; (k / elements * bytes).div_ceil(8)];
+                let row = (k / elements).checked_mul(bytes).ok_or(Error::TooLarge { what: "activations" })?;
+                let mut blocks = zeros::<u64>(row.div_ceil(8))?;
                 for (x, y) in x.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
                     // SAFETY: k values are read, and k / elements blocks of that many bytes written.
                     unsafe { from_float(x.as_ptr(), blocks.as_mut_ptr().cast(), k as i64) };
@@ -275,14 +290,14 @@ impl CppProduct<'_> {
             }
             Way::Codes { dot } => {
                 let scale = weights.outer_scale(0)?;
+                let mut q = zeros::<i8>(k)?;
                 debug_assert!(self.format.tensor_tail.is_some_and(|(kind, _)| kind == OuterType::F32));
                 for (x, y) in x.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
                     let largest = x.iter().fold(1e-5f32, |largest, x| largest.max(x.abs()));
                     let to_int8 = 127.0 / largest;
-                    let q: Vec<i8> = x
-                        .iter()
-                        .map(|x| (x * to_int8).round_ties_even().clamp(-128.0, 127.0) as i8)
-                        .collect();
+                    for (q, x) in q.iter_mut().zip(x) {
+                        *q = (x * to_int8).round_ties_even().clamp(-128.0, 127.0) as i8;
+                    }
                     let sum: i64 = q.iter().map(|q| i64::from(*q)).sum();
                     for (row, y) in rows().zip(y) {
                         let mut codes = 0.0f32;

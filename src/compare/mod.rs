@@ -10,7 +10,9 @@ pub use cpp::{CppKernels, CppProduct};
 pub use error::CompareError;
 
 use gristmill_runtime::registry::FormatInfo;
-use gristmill_runtime::{Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace};
+use gristmill_runtime::{
+    Error, Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace,
+};
 use std::time::{Duration, Instant};
 
 /// Largest difference, as a part of the largest value, at which results agree. Both sides round activations to
@@ -100,13 +102,14 @@ pub fn compare(
     let matmul =
         Matmul::new(&registry.prepare_from_env(&Request::matmul(format.name, shape))?.decide_as_asked())?;
     let threads = Threads::single();
+    let results = m.checked_mul(n).ok_or(Error::TooLarge { what: "results" })?;
     let packed = matmul.pack(weights)?;
     let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
-    let mut y = vec![0.0; m * n];
+    let mut y = cpp::zeros(results)?;
     let ours =
         median(time, || matmul.run(&packed, Input::F32(x), m, None, &mut y, &mut workspace, &threads))?;
     let product = theirs.product(format)?;
-    let mut z = vec![0.0; m * n];
+    let mut z = cpp::zeros(results)?;
     let seconds = median(time, || product.run(weights, x, m, &mut z))?;
     let max_error = largest_error(&y, &z);
     Ok(PerformanceComparison {

@@ -21,6 +21,7 @@ mod no_cuda;
 mod operations;
 mod pages;
 mod probe;
+mod products;
 #[cfg(target_os = "linux")]
 mod release;
 mod requirements;
