@@ -119,6 +119,17 @@ pub enum Error {
         /// Tokens that there are.
         vocab: usize,
     },
+    /// A token can't be chosen by logits like this one.
+    #[error(
+        "the logit of token {token} is {value}, so no token can be chosen\n  help: `gristmill inspect FILE output.weight` (or \
+         `token_embd.weight`) tells scales that are not finite; the file may be damaged"
+    )]
+    Logit {
+        /// The token.
+        token: usize,
+        /// Its logit.
+        value: f32,
+    },
     /// The vocabulary of the file.
     #[error("the tokenizer of the file: {0}")]
     Tokenizer(String),
@@ -142,7 +153,7 @@ pub(crate) fn zeros<T: Clone + Default>(what: &'static str, len: usize) -> Resul
 }
 
 /// A vector that has room for `len` values.
-fn room<T>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
+pub(crate) fn room<T>(what: &'static str, len: usize) -> Result<Vec<T>, Error> {
     let bytes = len.saturating_mul(size_of::<T>());
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| Error::Memory { what, bytes })?;

@@ -68,11 +68,15 @@ impl Sampler {
     }
 
     /// A token. Allocates nothing.
-    pub fn draw(&mut self, logits: &[f32]) -> u32 {
+    ///
+    /// # Errors
+    /// [`Error::Logit`].
+    pub fn draw(&mut self, logits: &[f32]) -> Result<u32, Error> {
         let Sampling { top_k, top_p, min_p, temperature, .. } = self.sampling;
         if temperature == 0.0 {
             return greatest(logits);
         }
+        check(logits)?;
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         let candidates = &mut self.candidates;
@@ -109,22 +113,35 @@ impl Sampler {
         for (token, weight) in candidates.iter() {
             drawn -= f64::from(*weight);
             if drawn < 0.0 {
-                return *token;
+                return Ok(*token);
             }
         }
-        candidates.last().map_or(0, |(token, _)| *token)
+        Ok(candidates.last().map_or(0, |(token, _)| *token))
+    }
+}
+
+/// Refuses logits that no token can be drawn by: of what is not a number nothing is the greatest, and beside infinity nothing else has a
+/// probability. A token that is never meant may have negative infinity.
+fn check(logits: &[f32]) -> Result<(), Error> {
+    match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        Some(token) => Err(Error::Logit { token, value: logits[token] }),
+        None => Ok(()),
     }
 }
 
 /// The index of the greatest value, of equals the first.
-pub fn greatest(values: &[f32]) -> u32 {
+///
+/// # Errors
+/// [`Error::Logit`].
+pub fn greatest(values: &[f32]) -> Result<u32, Error> {
+    check(values)?;
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {
         if *value > values[best] {
             best = index;
         }
     }
-    best as u32
+    Ok(best as u32)
 }
 
 #[cfg(test)]
@@ -136,7 +153,7 @@ mod tests {
         let mut sampler = Sampler::new(sampling, logits.len()).unwrap();
         let mut counts = vec![0; logits.len()];
         for _ in 0..20_000 {
-            counts[sampler.draw(logits) as usize] += 1;
+            counts[sampler.draw(logits).unwrap() as usize] += 1;
         }
         counts
     }
@@ -148,7 +165,7 @@ mod tests {
 
     #[test]
     fn greedy_is_the_first_of_the_greatest() {
-        assert_eq!(greatest(&[1.0, 3.0, 3.0, 2.0]), 1);
+        assert_eq!(greatest(&[1.0, 3.0, 3.0, 2.0]).unwrap(), 1);
         assert_eq!(drawn(Sampling::default(), &logits()), [0, 20_000, 0, 0]);
     }
 
@@ -177,12 +194,28 @@ mod tests {
         assert_eq!(which(at(none)), [true; 4]);
     }
 
+    /// A NaN is greater than nothing and equal to nothing: the first token, or the last, would be drawn for ever.
+    #[test]
+    fn logits_that_are_no_numbers_are_an_error() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let logits = [0.5, 1.0, wrong, 2.0];
+            for temperature in [0.0, 1.0] {
+                let mut sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }, 4).unwrap();
+                let error = sampler.draw(&logits).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("the logit of token 2 is {wrong}")), "{error}");
+            }
+        }
+        assert_eq!(drawn(Sampling::default(), &[f32::NEG_INFINITY, 0.0]), [0, 20_000]);
+        let warm = Sampling { temperature: 1.0, ..Sampling::default() };
+        assert_eq!(drawn(warm, &[f32::NEG_INFINITY, 0.0]), [0, 20_000]);
+    }
+
     #[test]
     fn a_seed_gives_one_sequence() {
         let sequence = |seed| {
             let mut sampler =
                 Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }, 4).unwrap();
-            (0..50).map(|_| sampler.draw(&logits())).collect::<Vec<_>>()
+            (0..50).map(|_| sampler.draw(&logits()).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(sequence(1), sequence(1));
         assert_ne!(sequence(1), sequence(2));

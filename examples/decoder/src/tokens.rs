@@ -1,6 +1,6 @@
 //! Text to tokens and back, by the `tokenizers` crate, from what the metadata of a GGUF file says.
 
-use crate::error::Error;
+use crate::error::{Error, room};
 use gristmill::gguf::{GgufFile, Value};
 use serde_json::{Value as Json, json};
 use std::collections::{HashMap, HashSet};
@@ -165,7 +165,12 @@ impl<'a> Keys<'a> {
         let array = self.value(key).and_then(|value| value.as_array());
         let array = array.ok_or_else(|| Error::Tokenizer(format!("there is no list `{key}`")))?;
         let wrong = || Error::Tokenizer(format!("`{key}` holds something of another type"));
-        array.elements().map(|element| element.ok().and_then(&read).ok_or_else(wrong)).collect()
+        let count = usize::try_from(array.len()).unwrap_or(usize::MAX);
+        let mut all = room("a list of the vocabulary", count)?;
+        for element in array.elements() {
+            all.push(element.ok().and_then(&read).ok_or_else(wrong)?);
+        }
+        Ok(all)
     }
 
     /// The tokens, and those that are not ordinary text.

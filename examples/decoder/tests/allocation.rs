@@ -63,10 +63,10 @@ fn a_step_allocates_nothing() {
             let sampling = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, min_p: 0.01, seed: 3 };
             let mut sampler = Sampler::new(sampling, 300).unwrap();
             let prompt: Vec<u32> = (0..20).collect();
-            let mut token = sampler.draw(decoder.feed(&prompt, Wanted::Last).unwrap());
+            let mut token = sampler.draw(decoder.feed(&prompt, Wanted::Last).unwrap()).unwrap();
             let before = ALLOCATIONS.load(Ordering::Relaxed);
             for _ in 0..20 {
-                token = sampler.draw(decoder.feed(&[token], Wanted::Last).unwrap());
+                token = sampler.draw(decoder.feed(&[token], Wanted::Last).unwrap()).unwrap();
             }
             decoder.feed(&prompt, Wanted::Last).unwrap();
             let made = ALLOCATIONS.load(Ordering::Relaxed) - before;

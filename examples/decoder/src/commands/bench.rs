@@ -101,7 +101,7 @@ fn prompt(decoder: &mut Decoder, count: usize) -> Result<(), Error> {
 fn generate(decoder: &mut Decoder, count: usize) -> Result<(), Error> {
     let mut token = 0;
     for _ in 0..count {
-        token = greatest(decoder.feed(&[token], Wanted::Last)?);
+        token = greatest(decoder.feed(&[token], Wanted::Last)?)?;
     }
     Ok(())
 }

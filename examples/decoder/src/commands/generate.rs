@@ -93,7 +93,7 @@ impl Drawing {
         mut print: impl FnMut(u32) -> Result<(), Error>,
     ) -> Result<Answer, Error> {
         let start = Instant::now();
-        let mut token = sampler.draw(decoder.feed(prompt, Wanted::Last)?);
+        let mut token = sampler.draw(decoder.feed(prompt, Wanted::Last)?)?;
         let read = start.elapsed();
         let mut made = 0;
         while made < self.count && !ends(token) {
@@ -102,7 +102,7 @@ impl Drawing {
             if made == self.count || decoder.room() == 0 {
                 break;
             }
-            token = sampler.draw(decoder.feed(&[token], Wanted::Last)?);
+            token = sampler.draw(decoder.feed(&[token], Wanted::Last)?)?;
         }
         Ok(Answer { made, read, generated: start.elapsed() - read })
     }
