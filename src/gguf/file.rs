@@ -10,9 +10,9 @@ use std::path::Path;
 /// damaged file can't fill the memory.
 pub(super) const MAX_HEADER: u64 = 1 << 30;
 
-/// Bytes that are read at a time into new memory. It is cleared before, and so much is still in the processor's cache when it is written
+/// What new memory is cleared with before bytes are read into it, piece by piece: so much is still in the processor's cache when it is written
 /// the second time.
-const PIECE: usize = 1 << 18;
+static CLEAR: [u8; 1 << 16] = [0; 1 << 16];
 
 /// What holds the bytes of a file: everything that lends a slice, and [`FileBytes`].
 pub trait Store: sealed::Sealed {
@@ -238,7 +238,7 @@ fn append(file: &File, at: u64, count: usize, bytes: &mut Vec<u8>) -> io::Result
     let end = start.saturating_add(count);
     while bytes.len() < end {
         let begin = bytes.len();
-        bytes.resize(end.min(begin.saturating_add(PIECE)), 0);
+        bytes.extend_from_slice(&CLEAR[..CLEAR.len().min(end - begin)]);
         let read = read_from(file, at.saturating_add((begin - start) as u64), &mut bytes[begin..]);
         let whole = read.as_ref().is_ok_and(|read| begin + read == bytes.len());
         bytes.truncate(begin + read.as_ref().unwrap_or(&0));

@@ -53,6 +53,8 @@ fn limited(test: &str, kilobytes: u64) -> Option<String> {
         // By where it stands, whatever this binary is called.
         .args(["--exact", test.split_once("::").unwrap().1, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
+        // So that glibc takes large pieces from the system each time, whatever was given back before.
+        .env("MALLOC_MMAP_THRESHOLD_", "131072")
         .output()
         .unwrap();
     let said =
