@@ -11,7 +11,7 @@ template <class Bytes> GM_DEVICE u32 raw_code(const Bytes &bytes, u32 at, u32 i)
     rest /= 32u;
     a += (i32)rest * -2;
 
-    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0x3u) << 0;
+    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0x3u;
     }
     return raw;
 }
@@ -26,7 +26,7 @@ template <class Bytes> GM_DEVICE u32 four_code(const Bytes &bytes, u32 at, u32 i
     a += (i32)(rest % 32u) * 8;
     rest /= 32u;
     a += (i32)rest * -2;
-    raw |= (gm_read<u32>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0x3030303u) << 0;
+    raw |= gm_read<u32>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0x3030303u;
     }
     return raw;
 }

@@ -43,7 +43,7 @@ GM_DEVICE void store_output(const Matmul &a, u32 row, u32 token, f32 y) {
 
 GM_KERNEL(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1(const Matmul a) {
     GM_SHARED(i32, parts, 1 * 256);
-    const u32 panel = gm_block(), first_token = gm_block_y() * 1;
+    const u32 panel = gm_block(), first_token = gm_block_y();
     const u32 within = gm_thread(), group = within / 4, quad = within % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, 1u);
     const u8 *codes = a.codes + panel * a.stride + quad * 16;
@@ -118,7 +118,7 @@ GM_KERNEL_WIDE(512) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_grouped(c
     gm_wait_for_previous();
     const Matmul a = of_expert(all, stack);
     if (a.m == 0) return;
-    const u32 panel = gm_block(), first_token = 0 * 1;
+    const u32 panel = gm_block(), first_token = 0;
     const u32 within = gm_thread(), group = within / 4, quad = within % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, 1u);
     const u8 *codes = a.codes + panel * a.stride + quad * 16;

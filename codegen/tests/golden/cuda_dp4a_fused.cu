@@ -67,7 +67,7 @@ GM_KERNEL_OF(512, 2) matmul_dp4a_2bit_rows_int8_row_centred_outer_512x1_fused(co
     const u32 group = within / 4, quad = within % 4, groups = sharing / 4;
     const u32 panels = (a.n + 15) / 16, apart = gm_blocks() << a.sides;
     const u32 own = gm_block() + side * gm_blocks();
-    const u32 first_token = gm_block_y() * 1, tokens = gm_min(a.m - first_token, 1u);
+    const u32 first_token = gm_block_y(), tokens = gm_min(a.m - first_token, 1u);
     const u8 *all_codes = a.codes + quad * 16;
     gm_launch_next();
     const u32 tiles = (u32)(a.stride / 64);

@@ -155,7 +155,7 @@ GM_KERNEL_WIDE(128) matmul_mma_2bit_rows_int8_row_centred_outer_128x32_grouped(c
     const Matmul a = of_expert(all, stack);
     if (a.m == 0) return;
     const u32 g = gm_lane() / 4, t = gm_lane() % 4;
-    const u32 first_token = 0 * 32, first_panel = gm_block() * 4;
+    const u32 first_token = 0, first_panel = gm_block() * 4;
     const u32 own_panel = gm_warp() / 1, own_tokens = gm_warp() % 1 * 32;
     const u32 tiles = (u32)(a.stride / 512), stages = (tiles + 1 - 1) / 1;
     const u32 begin = share(stages, gm_block_z()), end = share(stages, gm_block_z() + 1);

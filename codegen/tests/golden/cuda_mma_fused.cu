@@ -77,7 +77,6 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
             if (gm_lane() == 0 && run < a.units) gm_prefetch_early((const u8 *)((const i8 *)(a.scales + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 * 32));
             if (gm_lane() == 0 && run < a.units) gm_prefetch_early((const u8 *)((const i8 *)(a.mins + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64));
         }
-        
     }
     gm_wait_for_previous();
     if (own < panels) {
@@ -86,7 +85,6 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
             scale_ahead[e] = (i32)gm_load((const i8 *)(a.scales + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 * 32 + own_row);
             min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(own) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + (own_row) * 2 + run % 2);
         }
-        
     }
     const void *x = a.x;
     u64 *fault = a.fault;
@@ -97,7 +95,6 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
     quantize_blocks<SIGNED_ABS_MAX, 256>(Row{x, type, k, 32, 32, (k + 31) / 32, row * k, a.x_first, fault}, ToShared<Sums>{x_values, x_scales, Sums{x_sums}, t * 6144, t * 24, t * 192});
     }
     gm_sync();
-    
     const u32 t = 0, token = first_token;
     (void)token;
     u32 adder = 0;
@@ -134,7 +131,6 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
             scale_ahead[e] = (i32)gm_load((const i8 *)(a.scales + ((u64)(next_panel) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 * 32 + own_row);
             min_ahead[e] = (i32)gm_load((const i8 *)(a.mins + ((u64)(next_panel) * (a.units / 8) + run / 8) * 96 + 32) + run % 8 / 2 * 64 + (own_row) * 2 + run % 2);
         }
-        
             }
             GM_UNROLL for (u32 e = 0; e < 2; e++) {
                 const u32 unit = first + e * WARPS + gm_warp();
@@ -177,7 +173,6 @@ GM_KERNEL_OF(512, 2) matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused(const M
                 y = y + scale * x_scale * (f32)total; y = y - min * x_scale * (f32)low;
             }
             }
-            
         }
         const u32 row = panel * 32 + own_row;
         if (gm_warp() == adder && row < a.n) { store_output(a, row, first_token + t, y); }

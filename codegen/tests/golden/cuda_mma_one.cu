@@ -61,7 +61,6 @@ GM_KERNEL(256) matmul_mma_2bit_rows_int8_row_centred_outer_256x1(const Matmul a)
             if (piece < tiles)
                 GM_UNROLL for (u32 i = 0; i < 1; i++) ahead[e * 1 + i] = gm_load_early((const u32x4 *)(from + i * 512));
         }
-        
     }
     gm_wait_for_previous();
     u32 adder = 0;
@@ -81,7 +80,6 @@ GM_KERNEL(256) matmul_mma_2bit_rows_int8_row_centred_outer_256x1(const Matmul a)
             if (piece < tiles)
                 GM_UNROLL for (u32 i = 0; i < 1; i++) ahead[e * 1 + i] = gm_load_once((const u32x4 *)(from + i * 512));
         }
-        
             }
             GM_UNROLL for (u32 i = 0; i < 4; i++) {
                 const u32 tile = first + i * WARPS + gm_warp();
@@ -143,7 +141,6 @@ GM_KERNEL_WIDE(256) matmul_mma_2bit_rows_int8_row_centred_outer_256x1_grouped(co
             if (piece < tiles)
                 GM_UNROLL for (u32 i = 0; i < 1; i++) ahead[e * 1 + i] = gm_load_early((const u32x4 *)(from + i * 512));
         }
-        
     }
     u32 adder = 0;
     const u32 half_of_sums = 0;
@@ -162,7 +159,6 @@ GM_KERNEL_WIDE(256) matmul_mma_2bit_rows_int8_row_centred_outer_256x1_grouped(co
             if (piece < tiles)
                 GM_UNROLL for (u32 i = 0; i < 1; i++) ahead[e * 1 + i] = gm_load_once((const u32x4 *)(from + i * 512));
         }
-        
             }
             GM_UNROLL for (u32 i = 0; i < 4; i++) {
                 const u32 tile = first + i * WARPS + gm_warp();

@@ -18,16 +18,15 @@ GM_DEVICE u32 code_of(f32 x, [[maybe_unused]] f32 apply) { return (u32)(gm_to_i3
 GM_DEVICE u32 stored_bits([[maybe_unused]] f32 stored) { return gm_bits(stored); }
 GM_DEVICE bool holds([[maybe_unused]] u32 bits) { return gm_is_finite(gm_float(bits)); }
 GM_DEVICE void put_code(GM_SHARED_ARRAY(u32) all_words, u32 words, [[maybe_unused]] i32 base, u32 i, u32 code) {
-{
-    [[maybe_unused]] u32 rest = i;
-    i32 a = 6;
-    a += (i32)(rest % 32u) * 8;
-    rest /= 32u;
-    a += (i32)rest * -2;
-    const u32 piece = code >> 0 & 0x3u;
-    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
-    
-}
+    {
+        [[maybe_unused]] u32 rest = i;
+        i32 a = 6;
+        a += (i32)(rest % 32u) * 8;
+        rest /= 32u;
+        a += (i32)rest * -2;
+        const u32 piece = code & 0x3u;
+        gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
+    }
 }
 
 GM_KERNEL(128) quantize_absmean_i2_s_chunks(const f32 *src, u32 rows, u64 len, u64 *partial, u64 *fault) {
@@ -45,18 +44,17 @@ enum : u32 { LANES = 32, VECTORS = 1, BLOCKS = 1, WORDS = 8 };
 
 // Writes the codes of elements e to e + 3, a byte each.
 GM_DEVICE void put_codes(GM_SHARED_ARRAY(u32) all_words, u32 words, i32 base, u32 e, u32 codes) {
-const u32 i = e;
-{
-    [[maybe_unused]] u32 rest = i;
-    i32 a = 6;
-    a += (i32)(rest % 32u) * 8;
-    rest /= 32u;
-    a += (i32)rest * -2;
-    a += base;
-    const u32 bits = (codes >> 0 & 0x3030303u) << (a & 7), up = (u32)(a & 24);
-    gm_shared_or(all_words, words + (u32)(a >> 5), bits << up);
-    
-}
+    const u32 i = e;
+    {
+        [[maybe_unused]] u32 rest = i;
+        i32 a = 6;
+        a += (i32)(rest % 32u) * 8;
+        rest /= 32u;
+        a += (i32)rest * -2;
+        a += base;
+        const u32 bits = (codes & 0x3030303u) << (a & 7), up = (u32)(a & 24);
+        gm_shared_or(all_words, words + (u32)(a >> 5), bits << up);
+    }
 }
 
 GM_KERNEL(128) quantize_absmean_i2_s(const f32 *src, u8 *dst, u32 rows, u32 k, u64 row_bytes, const f32x2 *steps, u64 *fault) {

@@ -8,9 +8,8 @@ template <class Bytes> GM_DEVICE u32 raw_d(const Bytes &bytes, u32 at, u32 i) {
     [[maybe_unused]] u32 rest = i;
     i32 a = 0;
 
-    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + 0) << 0;
+    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3));
     raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + 1) << 8;
-
     }
     return raw;
 }
@@ -24,7 +23,7 @@ template <class Bytes> GM_DEVICE u32 raw_qs(const Bytes &bytes, u32 at, u32 i) {
     rest /= 16u;
     a += (i32)rest * 4;
 
-    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xfu) << 0;
+    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xfu;
     }
     return raw;
 }
@@ -39,7 +38,7 @@ template <class Bytes> GM_DEVICE u32 four_qs(const Bytes &bytes, u32 at, u32 i) 
     a += (i32)(rest % 16u) * 8;
     rest /= 16u;
     a += (i32)rest * 4;
-    raw |= (((u32)gm_read<u16>(bytes, at + (u32)(a >> 3)) | (u32)gm_read<u16>(bytes, at + (u32)(a >> 3) + 2) << 16) >> (a & 7) & 0xf0f0f0fu) << 0;
+    raw |= ((u32)gm_read<u16>(bytes, at + (u32)(a >> 3)) | (u32)gm_read<u16>(bytes, at + (u32)(a >> 3) + 2) << 16) >> (a & 7) & 0xf0f0f0fu;
     }
     return raw;
 }

@@ -11,7 +11,7 @@ template <class Bytes> GM_DEVICE u32 raw_d(const Bytes &bytes, u32 at, u32 i) {
     i32 a = 0;
     a += (i32)rest * 8;
 
-    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xffu) << 0;
+    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xffu;
     }
     return raw;
 }
@@ -27,7 +27,7 @@ template <class Bytes> GM_DEVICE u32 raw_qs(const Bytes &bytes, u32 at, u32 i) {
     rest /= 2u;
     a += (i32)rest * 64;
 
-    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xfu) << 0;
+    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xfu;
     }
     return raw;
 }
@@ -44,7 +44,7 @@ template <class Bytes> GM_DEVICE u32 four_qs(const Bytes &bytes, u32 at, u32 i) 
     a += (i32)(rest % 2u) * 4;
     rest /= 2u;
     a += (i32)rest * 64;
-    raw |= (gm_read<u32>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xf0f0f0fu) << 0;
+    raw |= gm_read<u32>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 0xf0f0f0fu;
     }
     return raw;
 }

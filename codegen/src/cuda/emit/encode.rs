@@ -1,5 +1,7 @@
 //! How a block is written: what a quantizer that rounds does to it, and codes into its words.
 
+use super::ends::indented;
+use super::fields::{address, by};
 use crate::text::when;
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use std::fmt::Write;
@@ -31,20 +33,20 @@ fn or_code(format: &Format, field: &Field, grouped: bool) -> String {
         let crosses = (0..field.count)
             .any(|i| slice.address(i).rem_euclid(apart) + (32 - apart) + i64::from(slice.bits) > 32);
         let base = if grouped { "    a += base;\n" } else { "" };
-        let _ = write!(
-            out,
-            "{{
-{}{base}    const u32 piece = code >> {low} & {mask:#x}u;
-    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
-    {}
-}}
-",
-            super::fields::address(slice),
-            when(crosses, || format!(
-                "if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));",
+        let beyond = when(crosses, || {
+            format!(
+                "    if ((a & 31) + {} > 32) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, piece >> (32 - (a & 31)));\n",
                 slice.bits
-            ))
+            )
+        });
+        let inner = format!(
+            "{}{base}    const u32 piece = {} & {mask:#x}u;
+    gm_shared_or(all_words, words + (u32)(a >> 5), piece << (a & 31));
+{beyond}",
+            address(slice),
+            by("code", ">>", low),
         );
+        let _ = write!(out, "    {{\n{}    }}\n", indented("    ", &inner));
         low += slice.bits;
     }
     out

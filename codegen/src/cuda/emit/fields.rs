@@ -34,6 +34,21 @@ fn whole_bytes(field: &Field, slice: &Slice) -> bool {
     slice.bits.is_multiple_of(8) && (0..field.count).all(|i| slice.address(i).rem_euclid(8) == 0)
 }
 
+/// An expression with `<<`, `>>` or `+` and a number behind it; without them where that is 0.
+pub fn by(of: &str, operator: &str, number: u32) -> String {
+    if number == 0 { of.to_string() } else { format!("{of} {operator} {number}") }
+}
+
+/// An expression of `bits` shifted left.
+fn left(bits: &str, shift: u32) -> String {
+    if shift == 0 { bits.to_string() } else { format!("({bits}) << {shift}") }
+}
+
+/// An expression of the byte behind so many others at the place of bit address `a`.
+fn byte(behind: u32) -> String {
+    format!("(u32)gm_read<u8>(bytes, {})", by("at + (u32)(a >> 3)", "+", behind))
+}
+
 /// What a function that reads a block takes: bytes (`const u8 *`, or an array of them in shared memory), and where in them
 /// the block starts.
 pub const BLOCK: &str = "const Bytes &bytes, u32 at";
@@ -57,25 +72,18 @@ pub fn raw(field: &Field) -> String {
                 let _ = writeln!(out, "    {{\n{}", address(slice));
                 let mask = if slice.bits == 32 { u32::MAX } else { (1 << slice.bits) - 1 };
                 let text = if in_one_byte(field, slice) {
-                    format!(
-                        "    raw |= ((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & {mask:#x}u) << {low};"
-                    )
+                    format!("    raw |= {};", left(&format!("{} >> (a & 7) & {mask:#x}u", byte(0)), low))
                 } else if whole_bytes(field, slice) {
-                    (0..slice.bits / 8)
-                        .map(|b| {
-                            format!(
-                                "    raw |= (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + {b}) << {};\n",
-                                low + 8 * b
-                            )
-                        })
-                        .collect()
+                    let each = (0..slice.bits / 8).map(|b| by(&byte(b), "<<", low + 8 * b));
+                    joined(each.map(|byte| format!("    raw |= {byte};")), "\n")
                 } else {
                     format!(
                         "    u64 bits = 0;
     for (i32 byte = a >> 3; byte <= (a + {last}) >> 3; byte++)
         bits |= (u64)gm_read<u8>(bytes, at + (u32)byte) << (8 * (byte - (a >> 3)));
-    raw |= ((u32)(bits >> (a & 7)) & {mask:#x}u) << {low};",
-                        last = slice.bits - 1
+    raw |= {bits};",
+                        last = slice.bits - 1,
+                        bits = left(&format!("(u32)(bits >> (a & 7)) & {mask:#x}u"), low),
                     )
                 };
                 let _ = writeln!(out, "{text}\n    }}");
@@ -162,8 +170,8 @@ fn four_bytes(place: &str, alignment: u32) -> String {
         4 => format!("gm_read<u32>(bytes, {place})"),
         2 => format!("((u32)gm_read<u16>(bytes, {place}) | (u32)gm_read<u16>(bytes, {place} + 2) << 16)"),
         _ => {
-            let each = (0..4).map(|b| format!("(u32)gm_read<u8>(bytes, {place} + {b}) << {}", 8 * b));
-            format!("({})", joined(each, " | "))
+            let byte = |b| format!("(u32)gm_read<u8>(bytes, {})", by(place, "+", b));
+            format!("({})", joined((0..4).map(|b| by(&byte(b), "<<", 8 * b)), " | "))
         }
     }
 }
@@ -182,26 +190,27 @@ pub fn read_four(format: &Format, field: &Field) -> Option<String> {
         let text = match four(format, field, slice) {
             Some(Four::Bytes(alignment)) => {
                 let word = four_bytes("at + (u32)(a >> 3)", alignment);
-                format!("    raw |= ({word} >> (a & 7) & {masks:#x}u) << {low};")
+                format!("    raw |= {};", left(&format!("{word} >> (a & 7) & {masks:#x}u"), low))
             }
             // A product with bits 7 apart puts each bit of four into a byte of its own.
-            Some(Four::Bits) if slice.bits == 1 => format!(
-                "    raw |= (((u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7) & 15) * 0x204081u & {masks:#x}u) << {low};"
-            ),
+            Some(Four::Bits) if slice.bits == 1 => {
+                let bits = format!("({} >> (a & 7) & 15) * 0x204081u & {masks:#x}u", byte(0));
+                format!("    raw |= {};", left(&bits, low))
+            }
             // Where codes are interleaved, four neighbours are of four codes, which are read together however they lie.
             None if format.value.stride != 1 && nibbles(field, slice) => format!(
-                "    const u32 pair = (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) | (u32)gm_read<u8>(bytes, at + (u32)(a >> 3) + 1) << 8;
+                "    const u32 pair = {} | {} << 8;
     // Bytes apart, then the nibbles of each.
     const u32 apart = (pair | pair << 8) & 0xff00ffu;
-    raw |= ((apart | apart << 4) & 0xf0f0f0fu) << {low};"
+    raw |= {};",
+                byte(0),
+                byte(1),
+                left("(apart | apart << 4) & 0xf0f0f0fu", low)
             ),
             Some(Four::Bits) => {
-                let each =
-                    (0..4).map(|j| format!("(byte >> {} & {mask:#x}u) << {}", slice.bits * j, 8 * j + low));
-                format!(
-                    "    const u32 byte = (u32)gm_read<u8>(bytes, at + (u32)(a >> 3)) >> (a & 7);\n    raw |= {};",
-                    joined(each, " | ")
-                )
+                let bits = |j| format!("({} & {mask:#x}u)", by("byte", ">>", slice.bits * j));
+                let each = (0..4).map(|j| by(&bits(j), "<<", 8 * j + low));
+                format!("    const u32 byte = {} >> (a & 7);\n    raw |= {};", byte(0), joined(each, " | "))
             }
             None => return None,
         };

@@ -95,11 +95,12 @@ impl Form {
         }
     }
 
-    /// The tile's place among those of its matrix.
-    pub(super) fn tile(self) -> &'static str {
-        match self {
-            Form::One => "gm_block_y()",
-            Form::Grouped => "0",
+    /// The first token of the tile among those of its matrix.
+    pub(super) fn first_token(self, plan: &CudaMatmul<'_>) -> String {
+        match (self, plan.tokens) {
+            (Form::One, 1) => "gm_block_y()".to_string(),
+            (Form::One, tokens) => format!("gm_block_y() * {tokens}"),
+            (Form::Grouped, _) => "0".to_string(),
         }
     }
 

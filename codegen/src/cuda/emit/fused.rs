@@ -7,6 +7,7 @@
 use super::activations::{Statements, Target, shared_bytes, statements};
 use super::dp4a::{AHEAD, declare_sums, half, hand_over, prefetch_run, step, sum_of_runs, vector};
 use super::epilogue::Epilogue;
+use super::form::Form;
 use super::operands::load_table;
 use super::overlap::wait;
 use super::product::{CudaMatmul, DP4A_ROWS, handed_over, round_bytes};
@@ -140,13 +141,14 @@ pub fn fused(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     const u32 group = within / 4, quad = within % 4, groups = sharing / 4;
     const u32 panels = (a.n + {last_row}) / {DP4A_ROWS}, apart = gm_blocks() << a.sides;
     const u32 own = gm_block() + side * gm_blocks();
-    const u32 first_token = gm_block_y() * {tokens}, tokens = gm_min(a.m - first_token, {tokens}u);
+    const u32 first_token = {first_token}, tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *all_codes = a.codes + quad * 16;
     {table}{early}{statements}{product}
 }}
 GM_EXPORT({name})
 ",
         held = room.blocks_per_sm,
+        first_token = Form::One.first_token(plan),
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
     )

@@ -2,10 +2,11 @@
 //! `quantize_blocks.h`; here is what it takes of a format.
 
 use super::encode::{SHARED, WARPS};
-use super::fields::{Four, address, four};
+use super::ends::indented;
+use super::fields::{Four, address, by, four};
 use super::parameters::{enumerators, parameters};
 use crate::plan::lcm;
-use crate::text::joined;
+use crate::text::{joined, when};
 use gristmill_spec::model::{Field, FieldLayout, Format};
 use gristmill_spec::vocab::CudaAbi;
 use std::fmt::Write;
@@ -76,34 +77,31 @@ GM_EXPORT({function})
 /// Statements that put `codes`, a byte for each of the values `e` to `e + 3`, where they lie in neighbouring bytes or in one.
 fn put_four(format: &Format, field: &Field) -> Option<String> {
     let FieldLayout::Bits(slices) = &field.layout else { return None };
-    let mut out = String::from("const u32 i = e;\n");
+    let mut out = String::from("    const u32 i = e;\n");
     let mut low = 0;
     for slice in slices {
         let mask = (1u32 << slice.bits) - 1;
         let masks = mask * 0x0101_0101;
         let text = match four(format, field, slice)? {
             Four::Bytes(alignment) => {
-                let rest = if alignment == 4 {
-                    ""
-                } else {
-                    "if (up > 0) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, bits >> (32 - up));"
-                };
+                let rest = when(
+                    alignment != 4,
+                    || "\n    if (up > 0) gm_shared_or(all_words, words + (u32)(a >> 5) + 1, bits >> (32 - up));",
+                );
                 format!(
-                    "const u32 bits = (codes >> {low} & {masks:#x}u) << (a & 7), up = (u32)(a & 24);
-    gm_shared_or(all_words, words + (u32)(a >> 5), bits << up);
-    {rest}"
+                    "const u32 bits = ({} & {masks:#x}u) << (a & 7), up = (u32)(a & 24);
+    gm_shared_or(all_words, words + (u32)(a >> 5), bits << up);{rest}",
+                    by("codes", ">>", low)
                 )
             }
             Four::Bits => {
-                let each =
-                    (0..4).map(|n| format!("(codes >> {} & {mask:#x}u) << {}", 8 * n + low, slice.bits * n));
-                format!(
-                    "gm_shared_or(all_words, words + (u32)(a >> 5), ({}) << (a & 31));",
-                    joined(each, " | ")
-                )
+                let code = |n| format!("({} & {mask:#x}u)", by("codes", ">>", 8 * n + low));
+                let each = joined((0..4).map(|n| by(&code(n), "<<", slice.bits * n)), " | ");
+                format!("gm_shared_or(all_words, words + (u32)(a >> 5), ({each}) << (a & 31));")
             }
         };
-        let _ = write!(out, "{{\n{}    a += base;\n    {text}\n}}\n", address(slice));
+        let inner = format!("{}    a += base;\n    {text}\n", address(slice));
+        let _ = write!(out, "    {{\n{}    }}\n", indented("    ", &inner));
         low += slice.bits;
     }
     Some(out)

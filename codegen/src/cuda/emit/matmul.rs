@@ -280,15 +280,15 @@ fn fragment(bits: u32, row: u32, k: u32) -> u32 {
 
 /// The unit: argument struct, epilogue, and the kernel, which is `body` where that is written by hand.
 pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
-    let kernel = match (body, &plan.tiling, &plan.division, &plan.fused) {
-        (Some(body), ..) => body.to_string(),
-        (None, Some(tiling), ..) => pipelined::pipelined(plan, tiling),
-        (None, None, Some(division), _) => wgmma::wgmma(plan, division),
-        (None, None, None, _) if plan.is_of_one_token() => one_token::one_token(plan),
-        (None, None, None, _) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
-        (None, None, None, Some(room)) => fused::fused(plan, room),
-        (None, None, None, None) => dp4a::dp4a(plan),
+    let generated = || match (&plan.tiling, &plan.division, &plan.fused) {
+        (Some(tiling), ..) => pipelined::pipelined(plan, tiling),
+        (None, Some(division), _) => wgmma::wgmma(plan, division),
+        (None, None, _) if plan.is_of_one_token() => one_token::one_token(plan),
+        (None, None, _) if plan.algorithm == CudaAlgorithm::Mma => mma::mma(plan),
+        (None, None, Some(room)) => fused::fused(plan, room),
+        (None, None, None) => dp4a::dp4a(plan),
     };
+    let kernel = body.map_or_else(|| without_blanks(&generated()), str::to_string);
     let words = match (&plan.division, &plan.fused) {
         (Some(_), _) => wgmma::vocabulary(plan),
         (None, Some(_)) => activations::functions(plan.format.activations),
@@ -296,6 +296,12 @@ pub fn emit(plan: &CudaMatmul<'_>, body: Option<&str>) -> String {
     };
     let groups = if body.is_none() { form::arguments(plan) } else { String::new() };
     format!("{words}{}{groups}{}{}{kernel}", arguments(plan), lookup(plan), epilogue(plan))
+}
+
+/// Text without the lines of spaces that parts leave which are empty.
+fn without_blanks(text: &str) -> String {
+    let blank = |line: &str| !line.is_empty() && line.trim().is_empty();
+    text.lines().filter(|line| !blank(line)).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The parameter: docs/cuda.md. It has 128 bytes: with more than 144, nvcc 13.0 takes fields from the parameter anew wherever they

@@ -30,7 +30,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
     let columns = tokens / 8;
     format!(
         "{declared}({threads}) {name}({parameters}) {{
-    {shared}{expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {tile} * {tokens};
+    {shared}{expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {first_token};
     const u32 panel = gm_block();
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
@@ -44,7 +44,7 @@ GM_EXPORT({name})
         shared = handed_over(plan),
         parameters = form.parameters(),
         expert = form.begin(),
-        tile = form.tile(),
+        first_token = form.first_token(plan),
         begin = when(plan.format.unit == 0, || {
             format!(
                 "const u32 all_tiles = (u32)(a.stride / {}), begin = share(all_tiles, gm_block_z());

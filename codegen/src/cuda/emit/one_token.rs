@@ -54,7 +54,7 @@ fn quantized(plan: &CudaMatmul<'_>, form: Form) -> String {
     let Product { early, behind, product } = Product::new(plan, form);
     format!(
         "{declared}({threads}) {name}({parameters}) {{
-    {shared}{expert}{begin}const u32 t = 0, first_token = {tile}, token = first_token;
+    {shared}{expert}{begin}const u32 t = 0, first_token = {first_token}, token = first_token;
     const i8 *const xs = a.x + (u64)first_token * a.x_stride + quarter * 8;
     (void)t;
     (void)token;
@@ -69,7 +69,7 @@ GM_EXPORT({name})
         shared = handed_over(plan),
         expert = form.begin(),
         begin = begin(plan),
-        tile = form.tile(),
+        first_token = form.first_token(plan),
         wait = form.wait(&early),
     )
 }

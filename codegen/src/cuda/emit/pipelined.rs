@@ -150,7 +150,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
         "{declared}({threads}) {name}({parameters}) {{
     {shared}
     {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4;
-    const u32 first_token = {tile} * {tokens}, first_panel = gm_block() * {panels};
+    const u32 first_token = {first_token}, first_panel = gm_block() * {panels};
     const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
     const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};{begin}
     {table}{wait}{totals}
@@ -175,7 +175,7 @@ GM_EXPORT({name})
         declared = form.kernel(plan),
         parameters = form.parameters(),
         expert = form.begin(),
-        tile = form.tile(),
+        first_token = form.first_token(plan),
         table = load_table(plan),
         wait = form.wait(""),
         ahead = stages - 1,
