@@ -146,9 +146,8 @@ mod tests {
     #[test]
     fn errors_of_models_have_the_status_of_their_kind() {
         let tensor = || "w".to_owned();
-        let no_data = |reason| {
-            ModelError::NoData(NoData { tensor: tensor(), type_id: 36, dims: vec![128, 2], reason })
-        };
+        let no_data =
+            |reason| ModelError::NoData(NoData { tensor: tensor(), type_id: 36, dims: vec![128, 2], reason });
         let of_type = |why| ModelError::Type { tensor: tensor(), number: 22, why };
         let dims = || vec![128];
         for (error, status) in [
@@ -163,7 +162,10 @@ mod tests {
             (ModelError::Dimensions { tensor: tensor(), dims: dims(), why: "a vector" }, gm_status::GM_SHAPE),
             (ModelError::Rows { tensor: tensor(), rows: 2..4, n: 3 }, gm_status::GM_SHAPE),
             (ModelError::NoTensor { tensor: tensor(), instead: None }, gm_status::GM_UNKNOWN_NAME),
-            (ModelError::Layer { tensors: vec![tensor()], error: Error::NothingStacked }, gm_status::GM_INVALID_ARGUMENT),
+            (
+                ModelError::Layer { tensors: vec![tensor()], error: Error::NothingStacked },
+                gm_status::GM_INVALID_ARGUMENT,
+            ),
         ] {
             let text = error.to_string();
             assert_eq!(Failure::from(error).status, status, "{text}");
