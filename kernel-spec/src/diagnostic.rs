@@ -3,6 +3,7 @@
 use crate::read::SourceFile;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::ops::Range;
 
 /// How bad it is.
@@ -206,14 +207,20 @@ impl Sink {
     }
 }
 
-/// The diagnostics as text, in the manner of rustc, with a last line such as `found 3 errors`.
+/// Diagnostics that are shown of many: each costs a walk through its file, and nobody reads more at once.
+const MOST_SHOWN: usize = 100;
+
+/// The diagnostics as text, in the manner of rustc, with a last line such as `found 3 errors`: the first hundred, and how many more there are.
 /// Empty if there is nothing to say.
 pub fn render(sources: &[SourceFile], diagnostics: &[Diagnostic], color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
-    for diagnostic in diagnostics {
+    for diagnostic in diagnostics.iter().take(MOST_SHOWN) {
         out.push_str(&renderer.render(&[group(sources, diagnostic)]));
         out.push_str("\n\n");
+    }
+    if diagnostics.len() > MOST_SHOWN {
+        let _ = writeln!(out, "{} more are not shown", diagnostics.len() - MOST_SHOWN);
     }
     if !diagnostics.is_empty() {
         out.push_str(&summary(diagnostics));

@@ -3,7 +3,7 @@
 //! Methods return `None` after they have reported what is wrong, so a caller only decides what can
 //! still be checked without the value.
 
-use crate::diagnostic::{Diagnostic, Sink, line_column, quoted, shown};
+use crate::diagnostic::{Diagnostic, Sink, quoted, shown};
 use crate::model::Origin;
 use crate::nearest::nearest;
 use std::ops::{Range, RangeInclusive};
@@ -36,14 +36,20 @@ pub(crate) struct At<T> {
 }
 
 /// A text file of the set, and the place for what is said about it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct File<'a> {
     pub path: &'a str,
     pub text: &'a str,
     pub sink: &'a Sink,
+    /// Where lines end.
+    ends: Vec<usize>,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
+    pub(crate) fn new(path: &'a str, text: &'a str, sink: &'a Sink) -> File<'a> {
+        File { path, text, sink, ends: text.match_indices('\n').map(|(at, _)| at).collect() }
+    }
+
     /// A new error about this file, not yet reported.
     pub(crate) fn error(&self, code: &'static str, span: Span, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, self.path, span, message)
@@ -54,7 +60,7 @@ impl File<'_> {
     }
 
     pub(crate) fn origin(&self, span: Span) -> Origin {
-        let line = line_column(self.text, span.start).0;
+        let line = self.ends.partition_point(|end| *end < span.start) + 1;
         Origin {
             file: self.path.to_owned(),
             line: u32::try_from(line).unwrap_or(u32::MAX),

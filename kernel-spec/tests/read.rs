@@ -105,3 +105,19 @@ fn color_is_only_added_on_request() {
     assert!(render(&sources, &report.diagnostics, true).contains('\x1b'));
     assert_eq!(render(&sources, &[], true), "");
 }
+
+/// A file within the limit has room for very many mistakes: as many as somebody reads are shown, and all are counted.
+#[test]
+fn of_very_many_mistakes_some_are_shown() {
+    let text: String = (0..5_000).map(|key| format!("k{key}=1\n")).collect();
+    let sources = [SourceFile { path: "formats/many.toml".to_owned(), bytes: text.into_bytes() }];
+    let report = check(&sources);
+    assert!(report.diagnostics.len() > 5_000);
+    let shown = render(&sources, &report.diagnostics, false);
+    assert_eq!(
+        shown.lines().filter(|line| line.starts_with("error[") || line.starts_with("warning[")).count(),
+        100
+    );
+    let more = format!("{} more are not shown", report.diagnostics.len() - 100);
+    assert!(shown.lines().any(|line| line == more), "{}", &shown[shown.len() - 200..]);
+}

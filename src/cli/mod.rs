@@ -45,6 +45,7 @@ mod table;
 #[cfg(feature = "ops")]
 mod top;
 mod tune;
+mod unread;
 mod validate;
 mod verify;
 mod verify_receipt;
@@ -55,8 +56,10 @@ use error::{CliError, Outcome};
 use gristmill::text::PrintableLines;
 use output::Files;
 pub use plain::Plain;
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
+use unread::Unread;
 
 /// The one rule for exit codes.
 const EXIT_CODES: &str = "\
@@ -135,6 +138,25 @@ impl Command {
     }
 }
 
+impl Command {
+    /// Whether it prints until it is stopped.
+    fn goes_on(&self) -> bool {
+        #[cfg(feature = "ops")]
+        {
+            matches!(self, Command::Top(_))
+        }
+        #[cfg(not(feature = "ops"))]
+        {
+            false
+        }
+    }
+}
+
+/// A line to standard error. That it can't be written changes nothing of what a command answers.
+fn say(line: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     full_files_are_errors();
@@ -151,7 +173,9 @@ pub fn main() -> ExitCode {
     // What a command prints would be mixed into an output that goes there.
     let to: Box<dyn Write> = match files.has_standard_output() {
         true => Box::new(io::stderr()),
-        false => Box::new(io::stdout().lock()),
+        // What goes on until it is stopped ends with its reader.
+        false if arguments.command.goes_on() => Box::new(io::stdout().lock()),
+        false => Box::new(Unread::new(io::stdout().lock())),
     };
     let mut out = Plain::new(io::BufWriter::new(to));
     let outcome = files.check().and_then(|()| dispatch(&arguments.command, &mut out)).and_then(|outcome| {
@@ -167,7 +191,7 @@ pub fn main() -> ExitCode {
             // What was written before the error belongs before it.
             let _ = out.flush();
             let begin = if error.is_diagnostics() { "" } else { "\x1b[1;31merror\x1b[0m: " };
-            anstream::eprintln!("{begin}{}", PrintableLines(&error.to_string()));
+            say(format_args!("{begin}{}", PrintableLines(&error.to_string())));
             if error.is_no_kernel() { ExitCode::from(2) } else { ExitCode::from(1) }
         }
     }

@@ -176,10 +176,10 @@ fn locked(path: &Path) -> Result<(File, bool), CliError> {
         };
         if let Err(error) = file.lock() {
             // Some file systems of other machines have no locks; what was measured is not to be lost for that.
-            anstream::eprintln!(
+            super::say(format_args!(
                 "`{}` can't be locked ({error}): let nobody else write it now",
                 path.display()
-            );
+            ));
             return Ok((file, made));
         }
         // Whoever held the lock before has put another file in its place.

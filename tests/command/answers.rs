@@ -225,3 +225,34 @@ fn a_closed_pipe_is_no_error() {
     let ran = finished(child.wait_with_output()).code(0);
     assert_eq!(ran.stderr, "");
 }
+
+/// Nor does it change the answer, whether the words were few or many.
+#[test]
+fn what_is_wrong_stays_so_when_nobody_reads_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spec = folder.path().join("wrong.toml");
+    for keys in [1, 2000] {
+        let text: String = (0..keys).map(|key| format!("key{key} = 1\n")).collect();
+        std::fs::write(&spec, text).expect("a file");
+        let mut child = command()
+            .arg("check")
+            .arg(&spec)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        drop(child.stdout.take());
+        let ran = finished(child.wait_with_output()).code(1);
+        assert_eq!(ran.stderr, "", "{keys} keys");
+    }
+}
+
+/// A log on a full disk is no panic.
+#[cfg(target_os = "linux")]
+#[test]
+fn errors_that_cannot_be_written_are_errors() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    let ended =
+        command().args(["inspect", "no/such/file"]).stderr(full).status().expect("the command starts");
+    assert_eq!(ended.code(), Some(1));
+}

@@ -77,7 +77,7 @@ pub(crate) fn sort<'a>(sources: &'a [SourceFile], sink: &'a Sink) -> Sorted<'a> 
             continue;
         }
         match text(source, sink).filter(|text| has_words(text, source, sink)) {
-            Some(text) => sorted.files.push(File { path: &source.path, text, sink }),
+            Some(text) => sorted.files.push(File::new(&source.path, text, sink)),
             None => sorted.broken.push(stem(&source.path)),
         }
     }

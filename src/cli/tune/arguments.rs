@@ -110,6 +110,17 @@ impl Arguments {
         numbers
     }
 
+    /// Refuses sizes of nothing.
+    pub(super) fn check_sizes(&self) -> Result<(), CliError> {
+        if self.m.contains(&0) || self.shape.iter().any(|(n, k)| *n == 0 || *k == 0) {
+            return Err(CliError::usage(
+                "a dimension is 0: there is nothing to measure",
+                "for example --m 1 --shape 2560x2560",
+            ));
+        }
+        Ok(())
+    }
+
     /// Refuses what a GPU has no use for.
     pub(super) fn on_gpu(&self) -> Result<(), CliError> {
         let given = match (self.op.iter().find(|op| **op != Tuned::Matmul), self.threads.is_empty()) {

@@ -60,7 +60,11 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
         }
         for kernel in came {
             let name = kernel.kernel.unwrap_or_else(|| kernel.id.to_string());
-            anstream::eprintln!("{} is in quarantine: {}", Printable(&name), Printable(&kernel.why));
+            super::super::say(format_args!(
+                "{} is in quarantine: {}",
+                Printable(&name),
+                Printable(&kernel.why)
+            ));
         }
     }
 }

@@ -215,7 +215,7 @@ fn one_rule_for_exit_codes() -> Outcome {
     std::fs::write(&file, stream.finish()?)?;
     gristmill(["plan", text(&file)]).code(2).says("q8_1 (1: has.none)");
     gristmill(["run", text(&file), "--m", "1"]).code(2).says("q8_1 (1: has.none)").says("1 tensor on");
-    gristmill(["--help"]).code(0).says("Exit codes").says("2 if something has none");
+    gristmill(["--help"]).code(0).says("Exit codes").says("2 if anything asked for has none");
     // A refusal has decide's reason, also where nothing is left to run.
     let path = data("i2_s.gguf");
     for precision in ["f32", "f16", "bf16"] {

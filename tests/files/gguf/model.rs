@@ -404,7 +404,7 @@ fn experts_are_tensors_of_three_dimensions() -> Outcome {
     says(&["gate", "fewer"], "2 experts of q4_0, rows of 256");
     says(&["gate", "down"], "3 experts of i2_s, rows of 256");
     says(&["plain"], "f32");
-    says(&["none"], "no matrices were given");
+    says(&["none"], "a stack that has no elements");
     says(&["missing"], "missing");
     assert!(matches!(model.experts(&[], &options), Err(ModelError::Nothing)));
     Ok(())
