@@ -177,7 +177,7 @@ ERRORS = [
     (gristmill.FileError, "GGUF", lambda: gristmill.Model(__file__)),
     (gristmill.Error, TENSOR, lambda: gristmill.Model(GGUF / "i2_s.gguf").linear("blk.0.attn_p.weight")),
     (gristmill.Error, "no quantized format", lambda: gristmill.Model(GGUF / "i2_s.gguf").linear("blk.0.attn_norm.weight")),
-    (gristmill.NoKernelError, "cargo feature", lambda: gristmill.Model(GGUF / "iq2_s.gguf").linear(TENSOR)),
+    (gristmill.NoKernelError, "cargo feature", lambda: gristmill.Model(GGUF / "iq2_s.gguf").linear("blk.0.ffn_up.weight")),
     (gristmill.NoKernelError, "rocm", lambda: gristmill.Model(GGUF / "i2_s.gguf").linear(TENSOR, device="rocm:0")),
 ]
 
