@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let verdicts = compare(&series(&records), test);
     if arguments.json {
         print_json(out, &Past { records: &records, comparisons: &verdicts })?;
-        said.iter().for_each(|line| super::say(Printable(line)));
+        said.iter().for_each(|line| super::say::say(Printable(line)));
     } else {
         for line in &said {
             writeln!(out, "{}", Printable(line))?;

@@ -40,6 +40,7 @@ mod raw;
 mod report;
 mod request;
 mod run;
+mod say;
 mod specs;
 mod table;
 #[cfg(feature = "ops")]
@@ -56,7 +57,7 @@ use error::{CliError, Outcome};
 use gristmill::text::PrintableLines;
 use output::Files;
 pub use plain::Plain;
-use std::fmt::Display;
+use say::say;
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 use unread::Unread;
@@ -150,11 +151,6 @@ impl Command {
             false
         }
     }
-}
-
-/// A line to standard error. That it can't be written changes nothing of what a command answers.
-fn say(line: impl Display) {
-    let _ = writeln!(anstream::stderr(), "{line}");
 }
 
 /// Runs the command that the arguments name.

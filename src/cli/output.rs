@@ -176,7 +176,7 @@ fn locked(path: &Path) -> Result<(File, bool), CliError> {
         };
         if let Err(error) = file.lock() {
             // Some file systems of other machines have no locks; what was measured is not to be lost for that.
-            super::say(format_args!(
+            super::say::say(format_args!(
                 "`{}` can't be locked ({error}): let nobody else write it now",
                 path.display()
             ));

@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         all.records.extend(records.records);
         all.watches.extend(records.watches);
         for why in records.set_aside.iter().take(5) {
-            super::say(PrintableLines(&format!("{}: set aside: {why}", path.display())));
+            super::say::say(PrintableLines(&format!("{}: set aside: {why}", path.display())));
         }
     }
     let report = Report::of(&all);

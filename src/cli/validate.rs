@@ -53,7 +53,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         // Later runs would be held against what is wrong with this one.
         Some(path) => {
             let path = path.display().to_string();
-            super::say(format_args!("{} is not written: a baseline is of a valid machine", Printable(&path)));
+            super::say::say(format_args!(
+                "{} is not written: a baseline is of a valid machine",
+                Printable(&path)
+            ));
         }
         None => {}
     }

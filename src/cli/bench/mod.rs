@@ -283,7 +283,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_json(out, &found.records.iter().map(|record| record.dated(at)).collect::<Vec<_>>())?;
         // The array has no place for it, and it must not pass unnoticed.
         if found.skipped > 0 {
-            super::say(found.out_of_time());
+            super::say::say(found.out_of_time());
         }
     } else {
         machine.print(&plan.threads, out)?;

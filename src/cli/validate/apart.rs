@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
         }
         for kernel in came {
             let name = kernel.kernel.unwrap_or_else(|| kernel.id.to_string());
-            super::super::say(format_args!(
+            super::super::say::say(format_args!(
                 "{} is in quarantine: {}",
                 Printable(&name),
                 Printable(&kernel.why)
