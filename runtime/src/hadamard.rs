@@ -7,6 +7,7 @@
 use crate::activations::{InputRows, NonFinite};
 use crate::error::Error;
 use crate::prologue::steps::{butterflies, inverse_root};
+use crate::room::room;
 use crate::threads::Threads;
 use gristmill_spec::vocab::DType;
 
@@ -68,9 +69,7 @@ impl Hadamard {
                     return refuse(format!("sign {at} is {}, expected 1 or -1", signs[at]));
                 }
                 // As many as a file says that rows are long.
-                let mut own = Vec::new();
-                let required = width.saturating_mul(size_of::<f32>());
-                own.try_reserve_exact(width).map_err(|_| Error::OutOfMemory { required })?;
+                let mut own = room(width)?;
                 own.extend(signs.iter().map(|sign| f32::from(*sign)));
                 Some(own.into_boxed_slice())
             }

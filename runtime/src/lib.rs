@@ -47,6 +47,11 @@ mod plain;
 mod pool;
 mod product;
 mod quantized_buf;
+// For the packages that read files and libraries; not an interface.
+#[doc(hidden)]
+pub mod room;
+#[doc(hidden)]
+pub mod same_file;
 mod sizes;
 mod split;
 mod sync;

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::registry::FormatInfo;
+use crate::room::room;
 use crate::weights::QuantizedMatrix;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,13 +15,6 @@ pub struct QuantizedBuf<'a> {
     k: usize,
     row_bytes: usize,
     data: Cow<'a, [u8]>,
-}
-
-/// Room for so many bytes.
-fn room(required: usize) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(required).map_err(|_| Error::OutOfMemory { required })?;
-    Ok(bytes)
 }
 
 impl<'a> QuantizedBuf<'a> {

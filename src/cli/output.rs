@@ -1,7 +1,9 @@
 //! Files that commands write: never over an input, never two to one place, and never half.
 
 use super::error::CliError;
+use super::say::say;
 use gristmill::replace::{ReplaceError, Replacement, is_same_place};
+use gristmill::runtime::same_file::is_at;
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -176,27 +178,12 @@ fn locked(path: &Path) -> Result<(File, bool), CliError> {
         };
         if let Err(error) = file.lock() {
             // Some file systems of other machines have no locks; what was measured is not to be lost for that.
-            super::say::say(format_args!(
-                "`{}` can't be locked ({error}): let nobody else write it now",
-                path.display()
-            ));
+            say(format_args!("`{}` can't be locked ({error}): let nobody else write it now", path.display()));
             return Ok((file, made));
         }
         // Whoever held the lock before has put another file in its place.
-        if is_at(&file, path) {
+        if is_at(&file, path).unwrap_or(false) {
             return Ok((file, made));
         }
     }
-}
-
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let (Ok(file), Ok(there)) = (file.metadata(), fs::metadata(path)) else { return false };
-    (file.dev(), file.ino()) == (there.dev(), there.ino())
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, _: &Path) -> bool {
-    true
 }

@@ -3,6 +3,7 @@
 use super::error::CompareError;
 use gristmill_probe::backend::{Backend, Function, Validated};
 use gristmill_runtime::registry::{FormatInfo, OuterType};
+use gristmill_runtime::room::zeros;
 use gristmill_runtime::{Error, QuantizedMatrix};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -218,15 +219,6 @@ fn name_of(traits: &Traits) -> String {
     }
     // SAFETY: ggml's names are constant texts that end with a zero.
     unsafe { CStr::from_ptr(traits.name) }.to_string_lossy().into_owned()
-}
-
-/// Zeros, or an error where there is no memory for them.
-pub(super) fn zeros<T: Clone + Default>(count: usize) -> Result<Vec<T>, Error> {
-    let mut zeros = Vec::new();
-    let required = count.saturating_mul(size_of::<T>());
-    zeros.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { required })?;
-    zeros.resize(count, T::default());
-    Ok(zeros)
 }
 
 impl CppProduct<'_> {

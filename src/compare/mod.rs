@@ -10,6 +10,7 @@ pub use cpp::{CppKernels, CppProduct};
 pub use error::CompareError;
 
 use gristmill_runtime::registry::FormatInfo;
+use gristmill_runtime::room::zeros;
 use gristmill_runtime::{
     Error, Input, Matmul, QuantizedMatrix, Registry, Request, Shape, Threads, Workspace,
 };
@@ -105,11 +106,11 @@ pub fn compare(
     let results = m.checked_mul(n).ok_or(Error::TooLarge { what: "results" })?;
     let packed = matmul.pack(weights)?;
     let mut workspace = Workspace::for_(&matmul, m, k, &threads)?;
-    let mut y = cpp::zeros(results)?;
+    let mut y = zeros(results)?;
     let ours =
         median(time, || matmul.run(&packed, Input::F32(x), m, None, &mut y, &mut workspace, &threads))?;
     let product = theirs.product(format)?;
-    let mut z = cpp::zeros(results)?;
+    let mut z = zeros(results)?;
     let seconds = median(time, || product.run(weights, x, m, &mut z))?;
     let max_error = largest_error(&y, &z);
     Ok(PerformanceComparison {

@@ -8,6 +8,7 @@ use super::transforms::Transforms;
 use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
 use gristmill_runtime::import::{ImportError, Tiled};
 use gristmill_runtime::registry::FormatInfo;
+use gristmill_runtime::room;
 use gristmill_runtime::{
     Error, Experts, GuardOptions, GuardedLinear, Hadamard, Linear, LinearOptions, QuantizedBuf,
     QuantizedMatrix, Registry, Threads, Tuning,
@@ -54,11 +55,7 @@ fn not_made(names: &[&str], error: Error) -> ModelError {
 
 /// A vector with room for one `T` for each of so many matrices of these tensors; `None`: more than fit.
 fn room<T>(count: Option<usize>, names: &[&str]) -> Result<Vec<T>, ModelError> {
-    let count = count.unwrap_or(usize::MAX);
-    let required = count.saturating_mul(size_of::<T>());
-    let mut room = Vec::new();
-    room.try_reserve_exact(count).map_err(|_| not_made(names, Error::OutOfMemory { required }))?;
-    Ok(room)
+    room::room(count.unwrap_or(usize::MAX)).map_err(|error| not_made(names, error))
 }
 
 /// A GGUF file of a model and the kernels for it.
@@ -508,10 +505,7 @@ impl Model {
             Some((_, tail)) if count < n => {
                 let row = format.row_bytes(k).map_err(failed)?;
                 let own = count.saturating_mul(row);
-                let required = own.saturating_add(tail);
-                let mut data = Vec::new();
-                data.try_reserve_exact(required).map_err(|_| failed(Error::OutOfMemory { required }))?;
-                data.resize(required, 0);
+                let mut data = room::zeros(own.saturating_add(tail)).map_err(failed)?;
                 let (of_rows, behind) = data.split_at_mut(own);
                 tensor.read(rows.start as u64 * row as u64, of_rows)?;
                 tensor.read(bytes.saturating_sub(tail as u64), behind)?;

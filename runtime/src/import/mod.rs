@@ -13,6 +13,7 @@ pub mod tl1;
 pub mod tl2;
 
 use crate::error::ErrorClass;
+use crate::room::{self, room};
 pub use rows::Importer;
 use thiserror::Error;
 pub use tile_sizes::TileSizes;
@@ -37,10 +38,7 @@ impl Ternary {
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn weights(&self) -> Result<Vec<f32>, crate::Error> {
-        let mut weights = Vec::new();
-        let required = self.values.len().saturating_mul(size_of::<f32>());
-        let reserved = weights.try_reserve_exact(self.values.len());
-        reserved.map_err(|_| crate::Error::OutOfMemory { required })?;
+        let mut weights = room(self.values.len())?;
         weights.extend(self.values.iter().map(|&value| f32::from(value) * self.scale));
         Ok(weights)
     }
@@ -258,10 +256,7 @@ fn divides(
 
 /// `n` rows of `k` zeros, of which there are `count`.
 fn zeros(format: &'static str, n: usize, k: usize, count: usize) -> Result<Vec<i8>, ImportError> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|_| ImportError::Memory { format, n, k })?;
-    values.resize(count, 0);
-    Ok(values)
+    room::zeros(count).map_err(|_| ImportError::Memory { format, n, k })
 }
 
 /// The finite f32 at `byte`.

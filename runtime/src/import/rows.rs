@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::kernel::Dequantizer;
 use crate::registry::{FormatInfo, ImportInfo, Move, Registry};
 use crate::request::Request;
+use crate::room::zeros;
 use crate::weights::QuantizedMatrix;
 
 /// Reads tensors of one import layout. Which layout a tensor has is for the caller to know: files don't say it.
@@ -81,9 +82,7 @@ impl Importer {
             let what = self.layout.name;
             return Err(Error::ShapeMismatch { what, unit: "bytes", expected, found: data.len() });
         }
-        let mut out = Vec::new();
-        out.try_reserve_exact(expected).map_err(|_| Error::OutOfMemory { required: expected })?;
-        out.resize(expected, 0);
+        let mut out = zeros(expected)?;
         let (rows, block, header) = (self.layout.rows, self.format.bytes, self.format.header_bytes());
         let row_bytes = self.format.row_bytes(k)?;
         let (from, tail) = data.split_at(n * row_bytes);

@@ -4,11 +4,12 @@
 use super::listed::Quarantined;
 use crate::error::Error;
 use crate::registry::KernelId;
+use crate::same_file::is_at;
 use crate::tuning::cpu;
 use gristmill_spec::Fnv;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The first line of the file of a kernel.
@@ -85,7 +86,7 @@ impl Folder {
             let _ = writeln!(text, "kernel {}", one_line(name));
         }
         let _ = writeln!(text, "why {}", one_line(&kernel.why));
-        let (mut file, beside) = self.new_file(&kernel.id.to_string(), "new")?;
+        let (mut file, beside) = self.new_file(&format!("{}-{}", kernel.id, std::process::id()), "new")?;
         // On the disk before it has its name: after a power cut a file that is there is whole.
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         let renamed = written.and_then(|()| fs::rename(&beside, &path));
@@ -95,10 +96,8 @@ impl Folder {
         })
     }
 
-    /// A file that nobody else has, of this process: `STEM-PID-NUMBER.ENDING`, or `PID-NUMBER.ENDING`.
+    /// A file that nobody else has: `STEM-NUMBER.ENDING`.
     fn new_file(&self, stem: &str, ending: &str) -> Result<(File, PathBuf), Error> {
-        let process = std::process::id();
-        let stem = if stem.is_empty() { process.to_string() } else { format!("{stem}-{process}") };
         for number in 0..MOST_OF_A_NUMBER {
             let path = self.path.join(format!("{stem}-{number}.{ending}"));
             match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -107,7 +106,9 @@ impl Folder {
                 Err(error) => return Err(failed(&path, "write the file")(error)),
             }
         }
-        let why = format!("there are {MOST_OF_A_NUMBER} files of programs with the process number {process}");
+        let why = format!(
+            "there are {MOST_OF_A_NUMBER} files `{stem}-*.{ending}`, of programs with one process number"
+        );
         Err(Error::Quarantine { path: self.path.display().to_string(), doing: "write a file", why })
     }
 
@@ -190,8 +191,9 @@ impl Folder {
 
     /// The file for the marks of this program, locked for as long as it is open.
     pub(super) fn marked_by_this(&self) -> Result<(File, PathBuf), Error> {
+        let process = std::process::id().to_string();
         loop {
-            let (file, path) = self.new_file("", RUNNING)?;
+            let (file, path) = self.new_file(&process, RUNNING)?;
             match file.try_lock() {
                 // Another program may have taken it for a file that was left, and removed it.
                 Ok(()) if is_at(&file, &path).map_err(failed(&path, "look for the file"))? => {
@@ -211,28 +213,6 @@ impl Folder {
             files.filter(|path| path.extension().is_some_and(|found| found == ending)).collect();
         files.sort();
         Ok(files)
-    }
-}
-
-/// Whether the open file is the one of this path: not one that was removed, in whose place there may be another.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    match fs::metadata(path) {
-        Ok(there) => {
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::MetadataExt;
-                let open = file.metadata()?;
-                Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
-            }
-            // Elsewhere a file that is open can't be removed.
-            #[cfg(not(unix))]
-            {
-                let _ = (file, there);
-                Ok(true)
-            }
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

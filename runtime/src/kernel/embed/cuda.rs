@@ -7,6 +7,7 @@ use crate::launch::Launcher;
 use crate::output::Output;
 use crate::registry::Registry;
 use crate::request::Shape;
+use crate::room::room;
 use crate::weights::QuantizedMatrix;
 use gristmill_spec::vocab::Op;
 
@@ -36,12 +37,11 @@ impl Launcher<EmbedCode> {
         let (format, k, row_bytes) = (matrix.format(), matrix.k(), matrix.row_bytes());
         let too_large = || Error::TooLarge { what: "the rows" };
         let tail = &matrix.data()[matrix.n() * row_bytes..];
-        let mut bytes = Vec::new();
         let needed = row_bytes
             .checked_mul(rows.len())
             .and_then(|b| b.checked_add(tail.len()))
             .ok_or_else(too_large)?;
-        bytes.try_reserve_exact(needed).map_err(|_| Error::OutOfMemory { required: needed })?;
+        let mut bytes = room(needed)?;
         for &row in rows {
             bytes.extend_from_slice(&matrix.data()[row as usize * row_bytes..][..row_bytes]);
         }
