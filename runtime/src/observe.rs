@@ -17,6 +17,7 @@ use gristmill_spec::vocab::Op;
 use std::cell::{Cell, RefCell};
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -239,7 +240,7 @@ pub(crate) fn looked_up(cache: Cache, device: Device, hit: bool) {
 // What stands between launches and the observer: whose a panic is, and what is told when no layer is locked.
 
 thread_local! {
-    /// A panic of the observer has begun on this thread since this was last asked.
+    /// A panic of the observer has begun on this thread in what is caught.
     static PANICKED: Cell<bool> = const { Cell::new(false) };
     /// Layers that this thread has locked.
     static LOCKS: Cell<usize> = const { Cell::new(0) };
@@ -322,9 +323,14 @@ impl Observer for Told {
     }
 }
 
-/// Whether a panic that was caught on this thread was the observer's. Asked before what may panic, it forgets those of before.
-pub(crate) fn panicked() -> bool {
-    PANICKED.replace(false)
+/// What `run` gives, or the panic that ended it. A panic of the observer is none of `run`'s, and goes on.
+pub(crate) fn catching<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
+    PANICKED.set(false);
+    let ran = catch_unwind(AssertUnwindSafe(run));
+    match ran {
+        Err(payload) if PANICKED.get() => resume_unwind(payload),
+        ran => ran,
+    }
 }
 
 /// The lock of a layer. While a thread holds one, steps of recovery wait, and when it has let go of the last they are told: the observer may

@@ -10,12 +10,11 @@ use super::work::Work;
 use crate::activations::QuantizedActivations;
 use crate::error::Error;
 use crate::linear::Linear;
-use crate::observe::{self, Locked};
+use crate::observe::{Locked, catching};
 use crate::output::Output;
 use crate::product::Batch;
 use crate::threads::Threads;
 use crate::workspace::Workspace;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::RwLockReadGuard;
 
 /// A [`Batch`] of products of guarded layers, on the processor. Where one of them fails, each is computed by itself, with the steps of its layer;
@@ -144,11 +143,7 @@ impl<'a> GuardedBatch<'a> {
             return Ok(self.products.iter().map(|product| again(product, None)).collect());
         };
         // A run that is cut off leaves numbers that mean nothing in its results, and the pool as it was.
-        observe::panicked();
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| batch.run(threads))) {
-            if observe::panicked() {
-                resume_unwind(payload);
-            }
+        if let Err(payload) = catching(|| batch.run(threads)) {
             let why = format!("a batch that it was part of panicked: {}", message(&*payload));
             // Whose kernel it was is seen by each alone.
             let failed = |product: &mut Product<'_>| {

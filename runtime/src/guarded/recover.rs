@@ -10,7 +10,7 @@ use super::state::{Away, State};
 use crate::device::Device;
 use crate::error::Error;
 use crate::linear::{LinearOptions, Policy};
-use crate::observe::{self, recovered};
+use crate::observe::{catching, recovered};
 use crate::quarantine::Quarantined;
 use crate::receipt::FallbackNote;
 use crate::recovery::{Recovery, RecoveryStep};
@@ -18,7 +18,6 @@ use crate::registry::{Entry, KernelId};
 use crate::threads::Threads;
 use crate::workspace::Workspace;
 use std::num::NonZeroU64;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -371,13 +370,13 @@ impl<K: Kept> Guard<K, K::Layer> {
             workspace.grow(K::size(layer, work, run.threads)?)?;
         }
         // A run that is cut off leaves numbers that mean nothing in its results and the workspace, and the pool as it was.
-        observe::panicked();
-        let outcome = catch_unwind(AssertUnwindSafe(|| K::run(layer, work, remade, workspace, run.threads)));
+        let outcome = catching(|| K::run(layer, work, remade, workspace, run.threads));
         match outcome {
             Ok(outcome) => outcome?,
-            Err(payload) if observe::panicked() => resume_unwind(payload),
             Err(payload) => {
-                let Some(kernel) = K::panicked(layer, work, workspace) else { resume_unwind(payload) };
+                let Some(kernel) = K::panicked(layer, work, workspace) else {
+                    std::panic::resume_unwind(payload)
+                };
                 let why = format!("it panicked: {}", message(&*payload));
                 return Err(Failure::Kernel(Seen { kernel, panicked: true, why }));
             }

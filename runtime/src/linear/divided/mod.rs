@@ -228,11 +228,7 @@ impl<'w> DividedLinear<'w> {
             }
         }
         drop(state);
-        let mut steps = Vec::new();
-        let outcome = self.recover((stopped, lost), run, workspace, &mut steps);
-        // Not before the layer is free: the observer may ask it who has its rows now.
-        steps.iter().for_each(recovered);
-        outcome
+        self.recover((stopped, lost), run, workspace)
     }
 
     /// The device whose loss an error says, where others may take over from it; else the error.
@@ -245,13 +241,12 @@ impl<'w> DividedLinear<'w> {
         }
     }
 
-    /// Gives rows of lost devices to others and runs again, until a run loses none. What was done comes to `steps`.
+    /// Gives rows of lost devices to others and runs again, until a run loses none.
     fn recover(
         &self,
         (mut stopped, lost): (Option<LostGpu>, usize),
         mut run: Run<'_>,
         workspace: &mut Workspace,
-        steps: &mut Vec<Recovery>,
     ) -> Result<(), Error> {
         let shape = [self.n(), self.k()];
         let mut state = self.write();
@@ -273,10 +268,12 @@ impl<'w> DividedLinear<'w> {
             };
             // Whatever else an error says, it is none of a device.
             let noted = self.notes(&state, losses, (attempt, matches!(next, Ok(None)), started));
-            if let Some(recording) = &state.recording {
-                noted.iter().for_each(|step| recording.ledger.recovered(step.clone()));
+            for step in noted {
+                recovered(&step);
+                if let Some(recording) = &state.recording {
+                    recording.ledger.recovered(step);
+                }
             }
-            steps.extend(noted);
             match next? {
                 None => return Ok(()),
                 loss => stopped = loss,

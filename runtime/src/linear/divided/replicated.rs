@@ -200,21 +200,12 @@ impl<'w> ReplicatedLinear<'w> {
             }
             self.attempt(&state, &run, 0..m, y, workspace)?
         };
-        let mut steps = Vec::new();
         let mut attempt = 0;
-        let outcome = loop {
-            if missing.is_empty() {
-                break Ok(());
-            }
+        while !missing.is_empty() {
             attempt += 1;
-            match self.take_over(&run, std::mem::take(&mut missing), attempt, y, workspace, &mut steps) {
-                Ok(left) => missing = left,
-                Err(error) => break Err(error),
-            }
-        };
-        // Not before the layer is free: the observer may ask it something.
-        steps.iter().for_each(recovered);
-        outcome
+            missing = self.take_over(&run, missing, attempt, y, workspace)?;
+        }
+        Ok(())
     }
 
     /// Runs tokens on the devices that there are. Those of devices that are lost meanwhile are given back.
@@ -261,7 +252,6 @@ impl<'w> ReplicatedLinear<'w> {
         attempt: u32,
         y: &mut [f32],
         workspace: &mut Workspace,
-        steps: &mut Vec<Recovery>,
     ) -> Result<Vec<Missing>, Error> {
         let started = Instant::now();
         let mut state = self.write();
@@ -307,10 +297,10 @@ impl<'w> ReplicatedLinear<'w> {
                 success,
                 time: started.elapsed(),
             };
+            recovered(&step);
             if let Some(recording) = &state.recording {
-                recording.ledger.recovered(step.clone());
+                recording.ledger.recovered(step);
             }
-            steps.push(step);
         }
         outcome.map(|()| again)
     }
