@@ -49,12 +49,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let formats: Vec<&'static FormatInfo> =
         arguments.format.iter().map(|name| request::format(name)).collect::<Result<_, _>>()?;
-    if arguments.m.contains(&0) || arguments.shape.0 == 0 || arguments.shape.1 == 0 {
-        return Err(CliError::usage(
-            "a dimension is 0: there is nothing to compare",
-            "for example --m 1 --shape 2560x2560",
-        ));
-    }
+    request::check_sizes(&arguments.m, &[arguments.shape], "compare")?;
     let (n, k) = arguments.shape;
     let m = arguments.m.iter().copied().max().unwrap_or(0);
     for format in &formats {

@@ -4,6 +4,7 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::output::Files;
 use super::request;
+use super::say::say;
 use super::table::{Side, Table, counted, measured};
 use gristmill::text::Printable;
 use gristmill::{REGISTRY, kernels};
@@ -97,7 +98,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let verdicts = compare(&series(&records), test);
     if arguments.json {
         print_json(out, &Past { records: &records, comparisons: &verdicts })?;
-        said.iter().for_each(|line| super::say::say(Printable(line)));
+        said.iter().for_each(|line| say(Printable(line)));
     } else {
         for line in &said {
             writeln!(out, "{}", Printable(line))?;

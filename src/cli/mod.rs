@@ -137,9 +137,7 @@ impl Command {
             Command::Top(_) => Files::default(),
         }
     }
-}
 
-impl Command {
     /// Whether it prints until it is stopped.
     fn goes_on(&self) -> bool {
         #[cfg(feature = "ops")]

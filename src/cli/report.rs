@@ -3,6 +3,7 @@
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::output::{self, Files};
+use super::say::say;
 use gristmill::text::PrintableLines;
 use gristmill::{REGISTRY, kernels};
 use gristmill_ops::Records;
@@ -41,7 +42,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         all.records.extend(records.records);
         all.watches.extend(records.watches);
         for why in records.set_aside.iter().take(5) {
-            super::say::say(PrintableLines(&format!("{}: set aside: {why}", path.display())));
+            say(PrintableLines(&format!("{}: set aside: {why}", path.display())));
         }
     }
     let report = Report::of(&all);

@@ -25,6 +25,17 @@ word!(dtype, DType, "input type");
 word!(isa, Isa, "ISA");
 word!(precision, PrecisionMode, "precision");
 
+/// Refuses sizes of nothing, of which there is nothing to do (`to_do`: a verb).
+pub fn check_sizes(m: &[usize], shapes: &[(usize, usize)], to_do: &str) -> Result<(), CliError> {
+    if m.contains(&0) || shapes.iter().any(|(n, k)| *n == 0 || *k == 0) {
+        return Err(CliError::usage(
+            format!("a dimension is 0: there is nothing to {to_do}"),
+            "for example --m 1 --shape 2560x2560",
+        ));
+    }
+    Ok(())
+}
+
 /// Help of an argument that is an op.
 pub fn ops(what: &str) -> String {
     let names: Vec<&str> = Op::ALL.iter().map(|op| op.name()).collect();

@@ -28,7 +28,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if arguments.check {
         return check(arguments, out);
     }
-    arguments.check_sizes()?;
+    request::check_sizes(&arguments.m, &arguments.shape, "measure")?;
     let named: Vec<&FormatInfo> =
         arguments.format.iter().map(|name| request::format(name)).collect::<Result<_, _>>()?;
     let chosen = |format: &&'static FormatInfo| {

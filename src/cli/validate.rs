@@ -11,6 +11,7 @@ use super::json::print_json;
 use super::limited;
 use super::output;
 use super::run;
+use super::say::say;
 use super::table::{bytes, counted, measured};
 use gristmill::text::Printable;
 use gristmill::validate::{self, Baseline, LeftOut, Problem, Validation};
@@ -53,10 +54,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         // Later runs would be held against what is wrong with this one.
         Some(path) => {
             let path = path.display().to_string();
-            super::say::say(format_args!(
-                "{} is not written: a baseline is of a valid machine",
-                Printable(&path)
-            ));
+            say(format_args!("{} is not written: a baseline is of a valid machine", Printable(&path)));
         }
         None => {}
     }

@@ -240,10 +240,8 @@ fn append(file: &File, at: u64, count: usize, bytes: &mut Vec<u8>) -> io::Result
         let begin = bytes.len();
         bytes.extend_from_slice(&CLEAR[..CLEAR.len().min(end - begin)]);
         let read = read_from(file, at.saturating_add((begin - start) as u64), &mut bytes[begin..]);
-        let whole = read.as_ref().is_ok_and(|read| begin + read == bytes.len());
         bytes.truncate(begin + read.as_ref().unwrap_or(&0));
-        read?;
-        if !whole {
+        if read? == 0 {
             break;
         }
     }

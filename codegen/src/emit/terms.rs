@@ -42,11 +42,12 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
 /// super-block `number` (expressions), which are of so many `elements`.
 pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, number: &str, elements: u32) -> String {
     format.activations.block.map_or_else(String::new, |block| {
-        let at = match (elements / block, block / elements) {
-            (1, _) if elements == block => number.to_string(),
-            (times, _) if elements.is_multiple_of(block) => format!("{number} * {times}"),
-            (_, each) if block.is_multiple_of(elements) => format!("{number} / {each}"),
-            _ => format!("{number} * {elements} / {block}"),
+        let at = if elements.is_multiple_of(block) {
+            format!("{number} * {}", elements / block)
+        } else if block.is_multiple_of(elements) {
+            format!("{number} / {}", block / elements)
+        } else {
+            format!("{number} * {elements} / {block}")
         };
         format!("let x_scale = simd::splat_f32(*a.x_scales.add({token} * a.x_blocks + {at}));\n")
     })

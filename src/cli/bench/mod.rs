@@ -20,6 +20,7 @@ use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory::Need;
+use super::say::say;
 use super::table::{Side, Table, measured};
 use super::{progress, request};
 use base::Base;
@@ -156,12 +157,7 @@ impl Plan {
             deadline: quick.then(|| Instant::now() + QUICK),
             base: arguments.compare.as_deref().map(Base::read).transpose()?,
         };
-        if plan.tokens.contains(&0) || plan.shapes.iter().any(|(n, k)| *n == 0 || *k == 0) {
-            return Err(CliError::usage(
-                "a dimension is 0: there is nothing to measure",
-                "for example --m 1 --shape 2560x2560",
-            ));
-        }
+        request::check_sizes(&plan.tokens, &plan.shapes, "measure")?;
         if arguments.device == Device::CPU && !plan.cpus.is_empty() {
             // One that is not there is an error for whatever number of threads, and before anything is measured.
             plan.make_threads(plan.cpus.len() + 1)?;
@@ -283,7 +279,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         print_json(out, &found.records.iter().map(|record| record.dated(at)).collect::<Vec<_>>())?;
         // The array has no place for it, and it must not pass unnoticed.
         if found.skipped > 0 {
-            super::say::say(found.out_of_time());
+            say(found.out_of_time());
         }
     } else {
         machine.print(&plan.threads, out)?;

@@ -83,8 +83,9 @@ fn formats(
         out,
         "## Formats\n\n\
          \"k\" is the rule on the inner dimension that every product kernel of processors takes (single ones take more: `gristmill list`); m\n\
-         and n are free. CUDA kernels are built with the cargo feature `cuda`. Under an ISA stand the letters of the ops. A quantizer with \\* weighs errors by the importance of columns where that is given, on the\n\
-         processor (`gristmill quantize --imatrix`):\n"
+         and n are free. CUDA kernels are built with the cargo feature `cuda`. Under an ISA stand the letters of the ops. A\n\
+         quantizer with \\* weighs errors by the importance of columns where that is given, on the processor\n\
+         (`gristmill quantize --imatrix`):\n"
     )?;
     for op in Op::serving(Serves::Formats) {
         writeln!(out, "- {} `{op}`: {}", op.info().letter, op.info().doc)?;

@@ -66,7 +66,7 @@ pub struct Arguments {
     pub(super) m: Vec<usize>,
     /// Only classes of weights like these, as NxK
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = request::matrix)]
-    shape: Vec<(usize, usize)>,
+    pub(super) shape: Vec<(usize, usize)>,
     /// Only these ops [default: all; on a GPU matmul]
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     op: Vec<Tuned>,
@@ -108,17 +108,6 @@ impl Arguments {
         numbers.sort_unstable();
         numbers.dedup();
         numbers
-    }
-
-    /// Refuses sizes of nothing.
-    pub(super) fn check_sizes(&self) -> Result<(), CliError> {
-        if self.m.contains(&0) || self.shape.iter().any(|(n, k)| *n == 0 || *k == 0) {
-            return Err(CliError::usage(
-                "a dimension is 0: there is nothing to measure",
-                "for example --m 1 --shape 2560x2560",
-            ));
-        }
-        Ok(())
     }
 
     /// Refuses what a GPU has no use for.

@@ -1,6 +1,7 @@
 //! A validation in a process of its own, which a kernel may end: by an instruction that this processor refuses, or by memory that it may not
 //! touch. Its parent learns by what it ended, which nobody else does, puts the kernel into quarantine, and begins again without it.
 
+use super::super::say::say;
 use super::arguments::Arguments;
 use crate::cli::error::{CliError, Outcome};
 use gristmill::Quarantine;
@@ -60,11 +61,7 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
         }
         for kernel in came {
             let name = kernel.kernel.unwrap_or_else(|| kernel.id.to_string());
-            super::super::say::say(format_args!(
-                "{} is in quarantine: {}",
-                Printable(&name),
-                Printable(&kernel.why)
-            ));
+            say(format_args!("{} is in quarantine: {}", Printable(&name), Printable(&kernel.why)));
         }
     }
 }
