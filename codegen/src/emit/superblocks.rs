@@ -222,7 +222,7 @@ fn add_sums_of_pair(plan: &MatmulPlan<'_>, sum: &str, integers: &str) -> String 
 }
 
 /// The statement that makes `x` of the sums of the activations of two runs (expressions), for integers of both in the halves of lanes.
-pub(super) fn sums_of_two_runs(first: &str, second: &str) -> String {
+fn sums_of_two_runs(first: &str, second: &str) -> String {
     format!(
         "// Both fit in sixteen bits.
          let x = simd::splat({first} & 0xffff | {second} << 16);"

@@ -7,11 +7,11 @@
 
 use super::function::{Function, constants, imports};
 use super::matmul::{epilogue, trit_tables};
+use super::runs;
 use super::staged;
 use super::sums::{needs_sum, zero_point};
 use super::superblock_terms;
 use super::terms;
-use super::{runs, superblocks};
 use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
 use std::fmt::Write;
@@ -43,13 +43,15 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         ("SUMS", &"4 * amx::TOKENS * LANES", "Sums of all tiles of a step."),
     ]);
     let operands = format!("[u8; {} * ROWS]", tiles.bytes_of_a_row());
-    let buffer = staged::buffer(
-        "vectors and tiles",
-        &[
-            ("Operands, four k of all rows of a panel side by side.", "operands", &operands),
-            ("Sums of tiles, those that are scaled and the next ones.", "of_tiles", "[[i32; SUMS]; 2]"),
-        ],
-    );
+    let mut fields = vec![
+        ("Operands, four k of all rows of a panel side by side.", "operands", operands.as_str()),
+        ("Sums of tiles, those that are scaled and the next ones.", "of_tiles", "[[i32; SUMS]; 2]"),
+    ];
+    if plan.format.superblock.as_ref().is_some_and(|superblock| superblock.min.is_some()) {
+        let pairs = "Sums of activations of a super-block's runs, two by two, for each token of a tile.";
+        fields.push((pairs, "x_sums", "[i32; 2 * amx::TOKENS * RUNS / 2]"));
+    }
+    let buffer = staged::buffer("vectors and tiles", &fields);
     format!(
         "{imports}
          use std::mem::MaybeUninit;
@@ -277,6 +279,10 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
              let mut minima = [[simd::zero(); V]; RUNS / 2];
              for pair in 0..RUNS / 2 {{
                  for i in 0..V {{ minima[pair][i] = {}; }}
+             }}
+             let pairs = (&raw mut (*part.buffer).x_sums.0).cast::<i32>();
+             for t in 0..count {{
+                 amx::pairs::<RUNS>(a.x_sums.add((token + t) * a.units + block * RUNS), pairs.add(t * (RUNS / 2)));
              }}\n",
             terms::load(types, "mins", &format!("block * MIN_WORDS{each}")),
             superblock_terms::integers_of_pair(plan),
@@ -284,12 +290,10 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
         let _ = writeln!(
             lows,
             "let mut low = [simd::zero(); V];
-             let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
              for pair in 0..RUNS / 2 {{
-                 {}
-                 for i in 0..V {{ low[i] = simd::add_products(low[i], minima[pair][i], x); }}
-             }}",
-            superblocks::sums_of_two_runs("*x_sums.add(2 * pair)", "*x_sums.add(2 * pair + 1)"),
+                 let x = pairs.add(t * (RUNS / 2) + pair);
+                 for i in 0..V {{ low[i] = amx::add_products(low[i], minima[pair][i], x); }}
+             }}"
         );
     }
     let total = match tiles.operands {

@@ -32,6 +32,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
         operands: Aligned<[u8; 512 * ROWS]>,
         /// Sums of tiles, those that are scaled and the next ones.
         of_tiles: Aligned<[[i32; SUMS]; 2]>,
+        /// Sums of activations of a super-block's runs, two by two, for each token of a tile.
+        x_sums: Aligned<[i32; 2 * amx::TOKENS * RUNS / 2]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -214,20 +216,24 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                         );
                     }
                 }
+                let pairs = (&raw mut (*part.buffer).x_sums.0).cast::<i32>();
+                for t in 0..count {
+                    amx::pairs::<
+                        RUNS,
+                    >(
+                        a.x_sums.add((token + t) * a.units + block * RUNS),
+                        pairs.add(t * (RUNS / 2)),
+                    );
+                }
                 for t in 0..count {
                     let x_scale = simd::splat_f32(
                         *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
                     let mut low = [simd::zero(); V];
-                    let x_sums = a.x_sums.add((token + t) * a.units + block * RUNS);
                     for pair in 0..RUNS / 2 {
-                        // Both fit in sixteen bits.
-                        let x = simd::splat(
-                            *x_sums.add(2 * pair) & 0xffff
-                                | *x_sums.add(2 * pair + 1) << 16,
-                        );
+                        let x = pairs.add(t * (RUNS / 2) + pair);
                         for i in 0..V {
-                            low[i] = simd::add_products(low[i], minima[pair][i], x);
+                            low[i] = amx::add_products(low[i], minima[pair][i], x);
                         }
                     }
                     for i in 0..V {

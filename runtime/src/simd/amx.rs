@@ -10,8 +10,9 @@
 use super::avx512::{I, times_words};
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi8,
-    _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm_loadu_si128, _mm_packs_epi32, _mm_storeu_si128, _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32,
+    _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
@@ -360,6 +361,52 @@ pub fn joined(low: I, high: I) -> I {
     _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high))
 }
 
+/// Sums of activations of `RUNS` runs, which fit in sixteen bits, two by two: for [`add_products`].
+///
+/// # Safety
+///
+/// `x_sums` can be read, and of `pairs` half as many written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn pairs<const RUNS: usize>(x_sums: *const i32, pairs: *mut i32) {
+    // SAFETY: the caller answers for both.
+    unsafe {
+        let mut first = 0;
+        // What is written in smaller pieces than it is read in is not there at once.
+        while first + 8 <= RUNS {
+            let low = _mm_loadu_si128(x_sums.add(first).cast());
+            let high = _mm_loadu_si128(x_sums.add(first + 4).cast());
+            _mm_storeu_si128(pairs.add(first / 2).cast(), _mm_packs_epi32(low, high));
+            first += 8;
+        }
+        while first < RUNS {
+            pairs.add(first / 2).write(*x_sums.add(first) & 0xffff | *x_sums.add(first + 1) << 16);
+            first += 2;
+        }
+    }
+}
+
+/// Adds the products of both i16 halves of lanes with those of the number at `x`.
+///
+/// # Safety
+///
+/// The processor has AVX-512 VNNI; `x` can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub unsafe fn add_products(mut sum: I, a: I, x: *const i32) -> I {
+    // SAFETY: the caller answers for the instruction and for what is read.
+    unsafe {
+        asm!(
+            "vpdpwssd {sum}, {a}, dword ptr [{x}]{{1to16}}",
+            sum = inout(zmm_reg) sum,
+            a = in(zmm_reg) a,
+            x = in(reg) x,
+            options(nostack, pure, readonly, preserves_flags)
+        );
+    }
+    sum
+}
+
 /// Operands, which are values less `min`, as signed bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -546,6 +593,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn pairs_are_multiplied_with_integers() {
+        let features = CpuProfile::detect().features;
+        if ![Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vnni].iter().all(|&f| features.has(f)) {
+            eprintln!("skipped: this processor lacks AVX-512 VNNI");
+            return;
+        }
+        check_pairs::<8>();
+        check_pairs::<16>();
+        // Eight and four more, and fewer than eight.
+        check_pairs::<12>();
+        check_pairs::<2>();
+    }
+
+    fn check_pairs<const RUNS: usize>() {
+        let x_sums: [i32; RUNS] = std::array::from_fn(|run| [i32::from(i16::MIN), 32767, -1, 1250][run % 4]);
+        let integer = |lane: usize, run: usize| (lane * 37 + run * 11) as i16 % 128 - 64;
+        let mut two_by_two = [0i32; 8];
+        let mut sums = [0i32; LANES];
+        // SAFETY: the processor has the instructions, and the vectors are as long as they say.
+        unsafe {
+            pairs::<RUNS>(x_sums.as_ptr(), two_by_two.as_mut_ptr());
+            let mut sum = _mm512_loadu_si512([7i32; LANES].as_ptr().cast());
+            for pair in 0..RUNS / 2 {
+                let integers: [i16; 2 * LANES] = std::array::from_fn(|at| integer(at / 2, 2 * pair + at % 2));
+                let integers = _mm512_loadu_si512(integers.as_ptr().cast());
+                sum = add_products(sum, integers, two_by_two.as_ptr().add(pair));
+            }
+            _mm512_storeu_si512(sums.as_mut_ptr().cast(), sum);
+        }
+        for (lane, sum) in sums.into_iter().enumerate() {
+            let right: i32 = (0..RUNS).map(|run| i32::from(integer(lane, run)) * x_sums[run]).sum();
+            assert_eq!(sum, 7 + right, "{RUNS} runs, row {lane}");
+        }
+        assert_eq!(two_by_two[RUNS / 2..], [0; 8][RUNS / 2..], "{RUNS} runs: no more is written");
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
