@@ -7,12 +7,12 @@
 //! tiles ([`configure`]) outlives a block. No code that rustc makes touches either, since it is not told of the instructions.
 //! (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: LDTILECFG, TDPBUSD.)
 
+use super::avx2::sum_pairs;
 use super::avx512::{I, times_words};
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm_loadu_si128, _mm_packs_epi32, _mm_storeu_si128, _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32,
-    _mm512_srli_epi16,
+    _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi8,
+    _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
@@ -374,9 +374,7 @@ pub unsafe fn pairs<const RUNS: usize>(x_sums: *const i32, pairs: *mut i32) {
         let mut first = 0;
         // What is written in smaller pieces than it is read in is not there at once.
         while first + 8 <= RUNS {
-            let low = _mm_loadu_si128(x_sums.add(first).cast());
-            let high = _mm_loadu_si128(x_sums.add(first + 4).cast());
-            _mm_storeu_si128(pairs.add(first / 2).cast(), _mm_packs_epi32(low, high));
+            pairs.add(first / 2).cast::<[i32; 4]>().write(sum_pairs::<4>(x_sums.add(first)));
             first += 8;
         }
         while first < RUNS {
