@@ -2,7 +2,8 @@
 // that report to them, and products by a warpgroup (four warps from a multiple of four on).
 //
 // Two proxies reach shared memory: the generic one (loads, stores, gm_copy) and the async one (bulk copies, gm_wgmma).
-// What a thread wrote by the one is read by the other only behind its gm_fence_proxy and then a barrier.
+// What a thread wrote by the one is read by the other only behind a gm_fence_proxy on the way: its own and then a barrier, or a barrier and
+// then the reader's. A fence waits for all that its thread has under way, so it stands where least is.
 
 #ifndef GM_HOPPER_H
 #define GM_HOPPER_H
@@ -11,7 +12,7 @@
 
 // GM_SHARED_FROM(type, name, count, begin): an array that begins at byte `begin`, a multiple of sixteen, of the shared memory
 // that the launch gives: more than the 48 KiB that GM_SHARED has in all.
-extern __shared__ __align__(128) u8 gm_given[];
+extern __shared__ __align__(1024) u8 gm_given[];
 #define GM_SHARED_FROM(T, name, count, begin) T* const name = (T*)(gm_given + (begin))
 
 GM_DEVICE u32 gm_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -49,6 +50,14 @@ GM_DEVICE void gm_bulk_copy(u8* array, u32 i, const u8* from, u32 bytes, u64* ba
 }
 GM_DEVICE void gm_fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
+// Whether this is the lane of the warp that does what one is to do; asked by all 32 together. Behind this the compiler knows that there
+// is one: bulk copies, whose operands are the warp's and not a lane's, need no loop over lanes.
+GM_DEVICE bool gm_elect() {
+    u32 is;
+    asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xffffffff;\nselp.u32 %0, 1, 0, is;\n}" : "=r"(is));
+    return is != 0;
+}
+
 // All four warps of a warpgroup change how many registers each of their threads has; both are multiples of 8.
 template <u32 COUNT> GM_DEVICE void gm_more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(COUNT)); }
 template <u32 COUNT> GM_DEVICE void gm_fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(COUNT)); }
@@ -57,6 +66,11 @@ template <u32 COUNT> GM_DEVICE void gm_fewer_registers() { asm volatile("setmaxn
 // other; `along_k` bytes lie between two that follow along k, `along_n` between two that follow along the rows.
 GM_DEVICE u64 gm_wgmma_operand(const u8* array, u32 i, u32 along_k, u32 along_n) {
     return (u64)(gm_shared_address(array + i) >> 4 & 0x3fffu) | (u64)(along_k >> 4) << 16 | (u64)(along_n >> 4) << 32;
+}
+// The same where a row's k are a line of 128 bytes, one row behind the other from a multiple of 1024 on, in the PTX ISA's 128-byte
+// swizzle: bytes 16 c to 16 c + 15 of row r stand at 16 (c ^ r % 8). `byte` is where the operand's k begin in each line.
+GM_DEVICE u64 gm_wgmma_lines(const u8* array, u32 i, u32 byte) {
+    return (u64)(gm_shared_address(array + i + byte) >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 // Before the first gm_wgmma that reads or adds to registers which something else wrote.
 GM_DEVICE void gm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
@@ -100,6 +114,9 @@ GM_DEVICE void gm_bulk_copy(
 }
 GM_DEVICE void gm_fence_proxy() { gm_emulator::fence_proxy(); }
 
+// The PTX ISA does not say which lane it is.
+GM_DEVICE bool gm_elect(GM_LINE) { return gm_emulator::shfl((gm_warp() * 5 + 3) % 32, 0, line) == gm_lane(); }
+
 template <u32 COUNT> GM_DEVICE void gm_more_registers(GM_LINE) {
     static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "a count that setmaxnreg takes");
     gm_emulator::set_registers(COUNT, line);
@@ -111,6 +128,12 @@ GM_DEVICE u64 gm_wgmma_operand(const gm_emulator::SharedArray<u8>& array, u32 i,
     if (address % 16 != 0 || along_k % 16 != 0 || along_n % 16 != 0)
         gm_emulator::fail(line, "an operand at byte %u, its parts %u and %u bytes apart: not all multiples of 16", address, along_k, along_n);
     return (u64)(address >> 4 & 0x3fffu) | (u64)(along_k >> 4) << 16 | (u64)(along_n >> 4) << 32;
+}
+GM_DEVICE u64 gm_wgmma_lines(const gm_emulator::SharedArray<u8>& array, u32 i, u32 byte, GM_LINE) {
+    const u32 address = array.locate(i, 1, "an operand", line);
+    if (address % 1024 != 0 || byte % 16 != 0 || byte > 96)
+        gm_emulator::fail(line, "an operand in lines from byte %u on, and byte %u of each: no multiple of 1024, or no place for 32 bytes", address, byte);
+    return (u64)((address + byte) >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 GM_DEVICE void gm_wgmma_fence(GM_LINE) { gm_emulator::wgmma_fence(line); }
 GM_DEVICE void gm_wgmma_commit(GM_LINE) { gm_emulator::wgmma_commit(line); }

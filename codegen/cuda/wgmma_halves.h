@@ -1,14 +1,17 @@
 // Products of halves by warpgroups, behind hopper.h: two consumer warpgroups multiply, 64 rows each; a producer warpgroup brings their operands.
 //
 // A producer warp has 32 rows. It copies their blocks to shared memory as they are, rounds a stage of k to halves and stores that as
-// operand A; its share of the tokens goes straight to operand B. Both operands are core matrices without swizzle, eight rows of sixteen
-// bytes. A lane rounds 32 neighbours of one row, so that what a run has in common is computed once, and eight lanes store what are
-// neighbouring rows of a core matrix. Stages are a ring in shared memory, each with a full and an empty barrier.
+// operand A; its share of the tokens goes straight to operand B. A is core matrices without swizzle, eight rows of sixteen bytes. A lane
+// rounds 32 neighbours of one row, so that what a run has in common is computed once, and eight lanes store what are neighbouring rows
+// of a core matrix. B is lines: a token's stage is 128 bytes in both memories. For a copy moves 32 bytes at a time, of one place in
+// either: to core matrices each sixteen bytes were a trip of their own, which took a kernel twice the time on an H200. Stages are a ring
+// in shared memory, each with a full and an empty barrier.
 //
 // `Tile` is what a kernel says of itself: ROWS and TOKENS of a CUDA block, k of a STAGE and its X_BYTES and W_BYTES, the number of
 // STAGES and how many are copied AHEAD; registers of a thread that multiplies (MORE) and of one that brings (FEWER), or 0; `round`, which
 // makes halves of 32 weights, and `multiply`. Where blocks are copied to shared memory, RAW_ELEMENTS at a time, they are RAW_BYTES in
-// RAW_PIECES of sixteen bytes, a row RAW_STRIDE bytes from the next, in RAW_PLACES places; else RAW_ELEMENTS is 0.
+// RAW_PIECES of sixteen bytes, a row RAW_STRIDE bytes from the next, in RAW_PLACES places; else RAW_ELEMENTS is 0. ENDS_WITHIN: rows may
+// end within a stage, behind eights, and `round` doesn't look where.
 
 // Warps that multiply, and those that bring.
 enum : u32 { MULTIPLYING = 8, BRINGING = 4 };
@@ -16,17 +19,15 @@ enum : u32 { MULTIPLYING = 8, BRINGING = 4 };
 // Where blocks are not copied.
 struct NoBlocks {};
 
-// Bytes of eight k of all tokens, with a gap: a warp stores eight of these of four tokens at a time, in different banks.
-template <class Tile> constexpr u32 X_PIECE = Tile::X_BYTES / (Tile::STAGE / 8);
-
 // Starts the products of the stage at `place`, once it is there.
 template <class Tile, class X, class W, class B>
 GM_DEVICE void multiply_stage(X &xs, W &ws, B &full, u32 place, u32 phase, u32 group, f32 (&sums)[Tile::TOKENS / 2]) {
     gm_barrier_wait(full, place, phase);
+    gm_fence_proxy();
     gm_wgmma_fence();
     GM_UNROLL for (u32 step = 0; step < Tile::STAGE / 16; step++) {
         const u64 w = gm_wgmma_operand(ws, place * Tile::W_BYTES + step * (2 * Tile::ROWS * 16) + group * 1024, Tile::ROWS * 16, 128);
-        const u64 x = gm_wgmma_operand(xs, place * Tile::X_BYTES + step * (2 * X_PIECE<Tile>), X_PIECE<Tile>, 128);
+        const u64 x = gm_wgmma_lines(xs, place * Tile::X_BYTES, step * 32);
         Tile::multiply(sums, w, x);
     }
     gm_wgmma_commit();
@@ -38,29 +39,30 @@ template <class Tile> GM_DEVICE u32 raw_unit(u32 stage) { return stage / (Tile::
 // Starts copies of stage `stage` of the tokens to `place`, once that is empty, and of blocks that begin with the stage.
 template <class Tile, class X, class R, class B, class Arguments>
 GM_DEVICE void copy_stage(
-    X &xs, R &blocks, B &empty, const Arguments &a, const u16 *(&x)[Tile::TOKENS / 4 / BRINGING], const u8 *const (&rows)[2],
-    u32 own_row, u32 stage, u32 stages, u32 place, u32 phase
+    X &xs, R &blocks, B &empty, const Arguments &a, const u16 *(&x)[Tile::TOKENS / 4 / BRINGING], u32 first_row,
+    u32 stage, u32 stages, u32 place, u32 phase
 ) {
     if (stage < stages) {
         gm_barrier_wait(empty, place, phase);
         // A token's stage is a line of memory. Activations have room for half a stage; where that is all, weights are zeros.
         const u32 back = gm_lane() % 8 >= 4 && stage * Tile::STAGE + 32 >= a.x_stride ? 32 : 0;
-        const u32 to = place * Tile::X_BYTES + gm_lane() % 8 * X_PIECE<Tile> + ((gm_warp() - MULTIPLYING) * 4 + gm_lane() / 8) * 16;
+        const u32 token = (gm_warp() - MULTIPLYING) * 4 + gm_lane() / 8;
+        const u32 to = place * Tile::X_BYTES + token * 128 + (gm_lane() % 8 ^ token % 8) * 16;
         GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 4 / BRINGING; i++) {
-            gm_copy(xs, to + i * BRINGING * 64, (const u32x4 *)(x[i] - back));
+            gm_copy(xs, to + i * BRINGING * 512, (const u32x4 *)(x[i] - back));
             x[i] += Tile::STAGE;
         }
     }
     if constexpr (Tile::RAW_ELEMENTS > 0) {
         if (stage < stages && stage % (Tile::RAW_ELEMENTS / Tile::STAGE) == 0) {
             const u32 unit = raw_unit<Tile>(stage), from = unit * Tile::RAW_BYTES / 16 * 16;
-            GM_UNROLL for (u32 i = 0; i < (Tile::RAW_PIECES + 1) / 2; i++) {
+            GM_UNROLL for (u32 i = 0; i < Tile::RAW_PIECES; i++) {
+                // Neighbouring lanes have a row's neighbouring pieces.
+                const u32 at = i * 32 + gm_lane(), row = (gm_warp() - MULTIPLYING) * 32 + at / Tile::RAW_PIECES, piece = at % Tile::RAW_PIECES;
                 // No row is longer than its bytes.
-                const u32 piece = i * 2 + gm_lane() / 16, byte = gm_min(from + piece * 16, (u32)a.row_bytes - 16);
-                const u32 to = (unit % Tile::RAW_PLACES * Tile::ROWS + own_row) * Tile::RAW_STRIDE + piece * 16;
-                GM_UNROLL for (u32 r = 0; r < 2; r++)
-                    if (Tile::RAW_PIECES % 2 == 0 || piece < Tile::RAW_PIECES)
-                        gm_copy(blocks, to + r * 16 * Tile::RAW_STRIDE, (const u32x4 *)(rows[r] + byte));
+                const u32 byte = gm_min(from + piece * 16, (u32)a.row_bytes - 16);
+                const u32 to = (unit % Tile::RAW_PLACES * Tile::ROWS + row) * Tile::RAW_STRIDE + piece * 16;
+                gm_copy(blocks, to, (const u32x4 *)(a.blocks + gm_min(first_row + row, a.n - 1) * a.row_bytes + byte));
             }
         }
     }
@@ -72,12 +74,11 @@ template <class Tile, class X, class W, class R, class B, class Arguments>
 GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments &a, u32 first_row, u32 first_token, u32 stages) {
     // A lane has a half of a stage of two rows. Out-of-range rows and tokens are clamped; their results are discarded.
     const u32 own_row = (gm_warp() - MULTIPLYING) * 32 + gm_lane() % 16, half = gm_lane() / 16;
-    const u8 *rows[2];
+    u32 rows[2];
     f32 outer[2];
     GM_UNROLL for (u32 r = 0; r < 2; r++) {
-        const u32 row = gm_min(first_row + own_row + r * 16, a.n - 1);
-        rows[r] = a.blocks + row * a.row_bytes;
-        outer[r] = gm_load(a.outer + row);
+        rows[r] = gm_min(first_row + own_row + r * 16, a.n - 1);
+        outer[r] = gm_load(a.outer + rows[r]);
     }
     const u16 *x[Tile::TOKENS / 4 / BRINGING];
     GM_UNROLL for (u32 i = 0; i < Tile::TOKENS / 4 / BRINGING; i++) {
@@ -85,9 +86,9 @@ GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments
         x[i] = (const u16 *)a.x + gm_min(token, a.m - 1) * a.x_stride + gm_lane() % 8 * 8;
     }
     u32 place = 0, to = Tile::AHEAD, phase = 1;
-    GM_UNROLL for (u32 i = 0; i < Tile::AHEAD; i++) copy_stage<Tile>(xs, blocks, empty, a, x, rows, own_row, i, stages, i, 1);
+    GM_UNROLL for (u32 i = 0; i < Tile::AHEAD; i++) copy_stage<Tile>(xs, blocks, empty, a, x, first_row, i, stages, i, 1);
     GM_NO_UNROLL for (u32 stage = 0; stage < stages; stage++) {
-        copy_stage<Tile>(xs, blocks, empty, a, x, rows, own_row, stage + Tile::AHEAD, stages, to, phase);
+        copy_stage<Tile>(xs, blocks, empty, a, x, first_row, stage + Tile::AHEAD, stages, to, phase);
         gm_copy_wait<Tile::AHEAD>();
         // The warp's other lanes have copied too.
         gm_sync_warp();
@@ -98,12 +99,16 @@ GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments
                 const u32 unit = raw_unit<Tile>(stage), row = unit % Tile::RAW_PLACES * Tile::ROWS + own_row + r * 16;
                 Tile::round(blocks, row * Tile::RAW_STRIDE + unit * Tile::RAW_BYTES % 16, e, a.k, outer[r], pieces);
             } else {
-                Tile::round(rows[r], 0, e, a.k, outer[r], pieces);
+                Tile::round(a.blocks + rows[r] * a.row_bytes, 0, e, a.k, outer[r], pieces);
             }
             GM_UNROLL for (u32 i = 0; i < 4; i++)
                 gm_shared_put(ws, place * Tile::W_BYTES + ((half * 4 + i) * Tile::ROWS + own_row + r * 16) * 16, pieces[i]);
+            // Where rows end within a stage weights are zeros behind that; what was looked at there is forgotten.
+            if constexpr (Tile::ENDS_WITHIN)
+                GM_UNROLL for (u32 i = 0; i < 4; i++)
+                    if (e + i * 8 >= a.k)
+                        gm_shared_put(ws, place * Tile::W_BYTES + ((half * 4 + i) * Tile::ROWS + own_row + r * 16) * 16, u32x4{0, 0, 0, 0});
         }
-        gm_fence_proxy();
         gm_sync_warp();
         if (gm_lane() == 0) gm_barrier_arrive(full, place);
         place = place + 1 == Tile::STAGES ? 0 : place + 1;

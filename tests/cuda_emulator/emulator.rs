@@ -271,6 +271,29 @@ fn copies_come_when_they_were_waited_for() {
     assert!(run(&unit, 2, 0).is_ok());
 }
 
+/// A device moves 32 bytes at a time, of one place in either memory: right results don't show that halves go apart.
+#[test]
+fn copies_that_go_apart_are_reported() {
+    if !can_run("copies in halves") {
+        return;
+    }
+    let x: Vec<u32> = (0..2048 * 4).map(|i| i * 40_503).collect();
+    let run = |place: &str| {
+        let kernel = include_str!("../cuda/kernels/copy_sixteens.cu").replace("place(i)", place);
+        let (input, y) = (Buffer::input("x", &x), Buffer::<u32>::unset("y", x.len()));
+        Unit::new("through", &kernel).launch("through").arg(&input).arg(&y).threads(256).run()?;
+        y.try_read()
+    };
+    for whole in ["i", "(i ^ 1)", "(i ^ i / 8 % 8)", "(i / 2 % 32 * 64 + i / 64 * 2 + i % 2)"] {
+        let y = run(whole).unwrap_or_else(|report| panic!("{whole}: {report}"));
+        assert!(y == x, "{whole}");
+    }
+    for apart in ["(i % 2 * 1024 + i / 2)", "((i + 1) % 2048)", "(i % 8 * 256 + i / 8)"] {
+        let report = run(apart).expect_err(apart);
+        assert!(report.contains("halves of one go to different ones"), "{apart}: {report}");
+    }
+}
+
 /// Global memory that kernels share: what is not there yet, and what others change at the same time.
 #[test]
 fn mistakes_with_global_memory_are_reported() {

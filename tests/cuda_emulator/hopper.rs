@@ -9,6 +9,7 @@ use gristmill::half::f16;
 const KERNELS: &str = include_str!("../cuda/kernels/hopper.cu");
 const READERS: &str = include_str!("../cuda/kernels/several_readers.cu");
 const HALVES: &str = include_str!("../cuda/kernels/hopper_halves.cu");
+const LINES: &str = include_str!("../cuda/kernels/hopper_lines.cu");
 const HOPPER: &str = include_str!("../../codegen/cuda/hopper.h");
 
 /// The kernels, with one place changed.
@@ -292,10 +293,10 @@ fn products_by_a_warpgroup_are_exact() {
         ("columns beyond the array", "256, 128));", "256, 512));", "beyond its array"),
         ("halves of k exchanged", "k / 16 % 2 * 256", "(1 - k / 16 % 2) * 256", ""),
         (
-            "a swizzle",
+            "a swizzle of 64 bytes",
             "gm_wgmma_operand(bs, step * 512, 256, 128));",
-            "gm_wgmma_operand(bs, step * 512, 256, 128) | 1ull << 62);",
-            "swizzled",
+            "gm_wgmma_operand(bs, step * 512, 256, 128) | 2ull << 62);",
+            "has a swizzle",
         ),
         (
             "a bit that means nothing",
@@ -379,6 +380,59 @@ fn products_of_halves_by_a_warpgroup() {
     ];
     let unit = |from: &str, to: &str| compiled(&mutated(HALVES, from, to));
     all_show(mutations, &expected, 5, unit, |unit, seed| run(unit, &a, &b, 5120, seed));
+}
+
+/// An operand in lines of 128 bytes, whose swizzle stands in the PTX ISA by example; here it is written out from its rule.
+#[test]
+fn products_of_halves_in_lines() {
+    if !can_run("wgmma of lines") {
+        return;
+    }
+    let numbers = |count: usize, by: usize| -> Vec<u16> {
+        (0..count).map(|i| f16::from_f32(((i * by + i / 64 * 7) % 127) as f32 - 63.0).to_bits()).collect()
+    };
+    let (a, b) = (numbers(64 * 64, 31), numbers(16 * 64, 57));
+    let value = |bits: u16| f16::from_bits(bits).to_f32();
+    let dot = |at: usize| (0..64).map(|k| value(a[at / 16 * 64 + k]) * value(b[at % 16 * 64 + k])).sum();
+    let expected: Vec<f32> = (0..64 * 16).map(dot).collect();
+    let run = |unit: &Unit, seed: u64| {
+        let (a, b) = (Buffer::input("a", &a), Buffer::input("b", &b));
+        let c = Buffer::<f32>::unset("c", 64 * 16);
+        unit.launch("halves_in_lines").arg(&a).arg(&b).arg(&c).shared(80 * 128).seed(seed).run()?;
+        c.try_read()
+    };
+    assert_eq!(run(&compiled(LINES), 0), Ok(expected.clone()));
+    // The reader's fence serves as well as the writer's.
+    let fences = "    gm_fence_proxy();\n    gm_sync();\n";
+    let of_readers = mutated(LINES, fences, "    gm_sync();\n    gm_fence_proxy();\n");
+    assert_eq!(run(&compiled(&of_readers), 0), Ok(expected.clone()));
+    let mutations: &[Mistake] = &[
+        ("lines as they are", "(gm_thread() % 8 ^ row_b % 8) * 16", "gm_thread() % 8 * 16", ""),
+        ("lines of other rows", "row_b % 8) * 16", "(row_b + 1) % 8) * 16", ""),
+        ("no fence", fences, "    gm_sync();\n", "no gm_fence_proxy of it or of"),
+        (
+            "fences of some readers",
+            fences,
+            "    gm_sync();\n    if (gm_warp() != 2) gm_fence_proxy();\n",
+            "no gm_fence_proxy of it or of",
+        ),
+        ("another k", "gm_wgmma_lines(bs, 0, step * 32)", "gm_wgmma_lines(bs, 0, (step ^ 1) * 32)", ""),
+        (
+            "k beyond a line",
+            "gm_wgmma_lines(bs, 0, step * 32)",
+            "gm_wgmma_lines(bs, 0, step * 48)",
+            "no place",
+        ),
+        ("lines from anywhere on", "gm_wgmma_lines(bs, 0,", "gm_wgmma_lines(bs, 128,", "no multiple of 1024"),
+        (
+            "rows beyond the array",
+            "GM_SHARED_FROM(u8, bs, 16 * 128,",
+            "GM_SHARED_FROM(u8, bs, 15 * 128,",
+            "which has 1920 elements",
+        ),
+    ];
+    let unit = |from: &str, to: &str| compiled(&mutated(LINES, from, to));
+    all_show(mutations, &expected, 2, unit, run);
 }
 
 /// Divisions without a division: the same bits for integers by anything between 2^-60 and 2^60, near ties above all.

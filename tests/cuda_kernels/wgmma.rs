@@ -41,14 +41,14 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "tokens that the products don't see",
-        "        gm_fence_proxy();\n        gm_sync_warp",
-        "        gm_sync_warp",
+        "phase);\n    gm_fence_proxy();\n    const",
+        "phase);\n    const",
         "no gm_fence_proxy of it",
     ),
     (
         "one lane's tokens",
-        "        gm_sync_warp();\n        if (gm_lane() == 0) gm_barrier_arrive(full",
-        "        if (gm_lane() == 0) gm_barrier_arrive(full",
+        "        gm_sync_warp();\n        if (gm_elect()) gm_barrier_arrive(full",
+        "        if (gm_elect()) gm_barrier_arrive(full",
         "no barrier lies between|no gm_fence_proxy",
     ),
     (

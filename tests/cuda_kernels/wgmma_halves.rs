@@ -20,8 +20,8 @@ const STAGES: &[Mistake] = &[
     ),
     (
         "operands that the products don't see",
-        "        gm_fence_proxy();\n        gm_sync_warp",
-        "        gm_sync_warp",
+        "phase);\n    gm_fence_proxy();\n",
+        "phase);\n",
         "no gm_fence_proxy of it",
     ),
     (
@@ -105,15 +105,17 @@ const STAGES: &[Mistake] = &[
 const VALUES: &[Mistake] = &[
     ("the other rows", "16) + group * 1024", "16) + (1 - group) * 1024", ""),
     ("core matrices of rows that overlap", "Tile::ROWS * 16, 128)", "Tile::ROWS * 16, 64)", ""),
-    ("core matrices of tokens that overlap", "X_PIECE<Tile>, 128)", "X_PIECE<Tile>, 64)", ""),
+    ("tokens without their swizzle", "(gm_lane() % 8 ^ token % 8) * 16", "gm_lane() % 8 * 16", ""),
+    ("another k", "Tile::X_BYTES, step * 32)", "Tile::X_BYTES, (step ^ 1) * 32)", ""),
     (
-        "another k",
-        "X_PIECE<Tile>, 128)",
-        "X_PIECE<Tile> * 2, 128)",
-        "|goes beyond|never written|no barrier lies|nobody waited",
+        "another row's blocks",
+        "gm_min(first_row + row, a.n - 1) *",
+        "gm_min(first_row + (row ^ 1), a.n - 1) *",
+        "",
     ),
     ("operands exchanged", "Tile::multiply(sums, w, x)", "Tile::multiply(sums, x, w)", "|no barrier lies"),
-    ("the next eight of a row", "((half * 4 + i) * Tile::ROWS", "((half * 4 + (i ^ 1)) * Tile::ROWS", ""),
+    ("the next eight of a row", "pieces[i]);\n            //", "pieces[i ^ 1]);\n            //", ""),
+    ("weights behind the last", "if (e + i * 8 >= a.k)", "if (e + i * 8 > a.k)", ""),
     ("half a stage twice", "a.x_stride + gm_lane() % 8 * 8;", "a.x_stride + gm_lane() % 4 * 8;", ""),
     (
         "another token's activations",
@@ -129,7 +131,6 @@ const VALUES: &[Mistake] = &[
         "const u32 unit = raw_unit<Tile>(stage) / 2 * 2, row",
         "|nobody waited for|never wrote",
     ),
-    ("another row's blocks", "a.blocks + row * a.row_bytes", "a.blocks + row / 2 * a.row_bytes", ""),
     ("a bias that is subtracted", "sums[i] + bias[down]", "sums[i] - bias[down]", ""),
     (
         "a row beyond the last",

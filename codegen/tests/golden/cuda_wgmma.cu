@@ -61,7 +61,8 @@ GM_DEVICE f32 epilogue_row(const Matmul &a, f32 y, f32 outer, f32 bias) {
 // matrix, those it has as its last four to the other.
 template <class X, class W, class B, class Ax_scales, class Ainverses, class Acorrections>
 GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ax_scales &x_scales, Ainverses &inverses, Acorrections &corrections, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {
-    const u32 own = gm_thread() - 256, last_panel = (a.n - 1) / 32;
+    // The compiler is to know that a warp's number is the same for all its lanes.
+    const u32 own = gm_thread() - 256, warp = gm_shfl(own, 0) / 32, last_panel = (a.n - 1) / 32;
     const i8 *from[2];
     u32x4 ahead[4][2] = {};
     GM_UNROLL for (u32 r = 0; r < 2; r++) {
@@ -84,11 +85,11 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ax_scales &x_scales, Ainve
         const u32 stage = first + i;
         if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
-        if (gm_lane() == 0) {
+        if (gm_elect()) {
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, 1024);
             GM_UNROLL for (u32 j = 0; j < 2; j++) {
-                const u32 panel = own / 32 + j * 4;
+                const u32 panel = warp + j * 4;
                 const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
                 gm_bulk_copy(ws, (place * 8 + panel) * 512, codes, 512, full, place);
             }
@@ -102,9 +103,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ax_scales &x_scales, Ainve
             gm_shared_put(xs, at + 1024, u32x2{x.y, x.w});
             ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }
-        gm_fence_proxy();
         gm_sync_warp();
-        if (gm_lane() == 0) gm_barrier_arrive(full, place);
+        if (gm_elect()) gm_barrier_arrive(full, place);
         place = place + 1 == 8 ? 0 : place + 1;
         phase ^= place == 0;
     }
@@ -116,6 +116,7 @@ GM_DEVICE void products(
     X &xs, W &ws, B &full, u32 place, u32 phase, u32 (&operands)[2][2][4], i32 (&sums)[2][32]
 ) {
     gm_barrier_wait(full, place, phase);
+    gm_fence_proxy();
     const u32x4 w[1] = {gm_shared_get<u32x4>(ws, (place * 8 + gm_warp()) * 512 + 0 + gm_lane() * 16)};
     {
         const u32 weights[2][4] = {{w[0].x & 0x3030303u, w[0].x & 0xc0c0c0cu, w[0].y & 0x3030303u, w[0].y & 0xc0c0c0cu}, {w[0].x & 0x30303030u, w[0].x & 0xc0c0c0c0u, w[0].y & 0x30303030u, w[0].y & 0xc0c0c0c0u}};

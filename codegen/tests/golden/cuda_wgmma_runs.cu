@@ -65,7 +65,8 @@ template <class Ascales, class Ax_scales, class Ax_sums> GM_DEVICE void add_term
 // matrix, those it has as its last four to the other.
 template <class X, class W, class B, class Ascales, class Ax_scales, class Ax_sums>
 GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales &x_scales, Ax_sums &x_sums, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {
-    const u32 own = gm_thread() - 256, last_panel = (a.n - 1) / 32;
+    // The compiler is to know that a warp's number is the same for all its lanes.
+    const u32 own = gm_thread() - 256, warp = gm_shfl(own, 0) / 32, last_panel = (a.n - 1) / 32;
     const i8 *from[1];
     u32x4 ahead[4][1] = {};
     GM_UNROLL for (u32 r = 0; r < 1; r++) {
@@ -87,17 +88,17 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales
         const u32 stage = first + i;
         if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
-        if (gm_lane() == 0) {
+        if (gm_elect()) {
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, 1024 + (stage % 4 == 0 ? gm_min(4u, a.units - stage) * 128 * 2 : 0));
             GM_UNROLL for (u32 j = 0; j < 2; j++) {
-                const u32 panel = own / 32 + j * 4;
+                const u32 panel = warp + j * 4;
                 const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * 512;
                 gm_bulk_copy(ws, (place * 8 + panel) * 512, codes, 512, full, place);
             }
             if (stage % 4 == 0) {
                 GM_UNROLL for (u32 j = 0; j < 2; j++) {
-                    const u32 i = own / 32 + j * 4, panel = gm_min(first_panel + i, last_panel);
+                    const u32 i = warp + j * 4, panel = gm_min(first_panel + i, last_panel);
                     gm_bulk_copy(scales, (terms_place * 8 + i) * 512, (const u8 *)(a.scales + ((u64)panel * a.units + stage) * 32), gm_min(4u, a.units - stage) * 128, full, place);
                 }
                 terms_place = terms_place + 1 == 3 ? 0 : terms_place + 1;
@@ -119,7 +120,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty, Ascales &scales, Ax_scales
         }
         gm_fence_proxy();
         gm_sync_warp();
-        if (gm_lane() == 0) gm_barrier_arrive(full, place);
+        if (gm_elect()) gm_barrier_arrive(full, place);
         place = place + 1 == 8 ? 0 : place + 1;
         phase ^= place == 0;
     }

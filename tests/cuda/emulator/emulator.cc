@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
+#include <unordered_map>
 #include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -123,6 +124,9 @@ uint32_t ready_first, ready_count;
 uint32_t at_barrier, in_warp_op[MAX_THREADS / 32], done;
 std::vector<SharedPlace> shared_places;
 std::vector<Copy> copies[MAX_THREADS];
+// Copies of sixteen bytes of this launch, how often 32 bytes are moved for them, and what was moved for one half alone so far.
+uint64_t copied_sixteens, copy_trips;
+std::unordered_map<uint64_t, uint8_t> halves;
 uint32_t commits[MAX_THREADS];
 // Static arrays stand behind what the launch gives.
 uint32_t shared_given, shared_end;
@@ -700,7 +704,24 @@ void multiply_fp4(
     warp_op(WarpOp::MmaFp4, line, multiply_fp4_of_lanes);
 }
 
+// Sixteen bytes that a copy takes are half of 32 that are moved together if the other half goes to the same 32 of shared memory
+// by another lane of the warp.
+void count_trips(uint32_t to, const void* from) {
+    const uintptr_t source = reinterpret_cast<uintptr_t>(from);
+    const uint64_t pair = uint64_t(source / 32) << 18 | to / 32 << 5 | state.thread / 32;
+    const uint8_t own = uint8_t(source / 16 % 2 << 5 | state.thread % 32);
+    copied_sixteens++;
+    const auto [other, alone] = halves.try_emplace(pair, own);
+    if (!alone && other->second >> 5 != own >> 5 && other->second % 32 != own % 32) {
+        halves.erase(other);
+        return;
+    }
+    other->second = own;
+    copy_trips++;
+}
+
 void start_copy(uint32_t to, const void* from, uint32_t bytes, int line) {
+    if (bytes == 16) count_trips(to, from);
     for (uint32_t at = to; at < to + bytes; at++) {
         state.shared_bytes[at].awaited = true;
         state.shared[at] = uint8_t(random_bits());
@@ -872,6 +893,8 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
             for (uint32_t at = copy.to; at < copy.to + copy.bytes; at++) state.shared_bytes[at].awaited = false;
         of_thread.clear();
     }
+    copied_sixteens = copy_trips = 0;
+    halves.clear();
     failed = false;
     report.clear();
     random_state = seed * 0x9e3779b97f4a7c15u | 1;
@@ -896,6 +919,12 @@ int gm_emulator_launch(const Kernel* which, uint32_t blocks_x, uint32_t blocks_y
         uint64_t block = (first + unsigned((i * static_cast<unsigned __int128>(stride)) % blocks)) % blocks;
         const uint64_t layer = block / blocks_x;
         run_block(uint32_t(block % blocks_x), uint32_t(layer % blocks_y), uint32_t(layer / blocks_y));
+    }
+    // Two thirds of what is moved is wanted at least; of rows that begin between two 32 bytes, that is three of each four.
+    if (!failed && copied_sixteens >= 2048 && copy_trips * 4 > copied_sixteens * 3) {
+        snprintf(why, sizeof why, "kernel %s: copies to shared memory move 32 bytes %llu times for %llu bytes: halves of one go to different ones of the other",
+            name, (unsigned long long)copy_trips, (unsigned long long)copied_sixteens * 16);
+        return answer(why);
     }
     return failed ? answer(report.c_str()) : 0;
 }

@@ -7,7 +7,8 @@
 // - shared memory: inside its array, aligned, written before it is read, and no two threads at the same byte, one of
 //   them writing, without a barrier between;
 // - copies to shared memory: as an access of both, and that nobody touches their bytes before the thread that started
-//   them has waited;
+//   them has waited; a launch that copies much, in sixteens, moves 32 bytes at a time (which is what a device does) for not
+//   much more than it wants;
 // - launches that overlap with those in front of them: until a thread has waited for those, it touches no global memory
 //   but what they can't write; and every thread waits;
 // - barriers and warp operations: reached by all threads of the block or lanes of the warp, at the same place;

@@ -100,6 +100,9 @@ struct Reader {
 std::unordered_map<uint32_t, std::vector<Reader>> readers;
 
 uint32_t clocks[MAX_THREADS], fences[MAX_THREADS], waits[WARPS];
+// At each thread's last gm_fence_proxy: the epoch, and up to which clock the others were ordered before it.
+uint32_t fence_epochs[MAX_THREADS];
+uint32_t (*before_fence)[MAX_THREADS];
 View* views;
 // What gm_sync told everybody.
 View* of_all;
@@ -123,6 +126,12 @@ void publish(View& to, uint32_t thread) {
 uint32_t fences_seen(uint32_t other) {
     const uint32_t told = std::max(own_view().fences[other], of_all->fences[other]);
     return other == state.thread ? fences[other] : told;
+}
+
+// Whether this thread's own gm_fence_proxy lies behind a write that it reads now.
+bool own_fence_lies_between(const SharedByte& byte) {
+    if (byte.write.epoch < fence_epochs[state.thread]) return true;
+    return byte.write.spread == 0 && before_fence[state.thread][byte.write.thread] > byte.write_clock;
 }
 
 PhaseBarrier& barrier_at(uint32_t at, const char* what, int line) {
@@ -183,9 +192,10 @@ bool hopper_prepare() {
     views = static_cast<View*>(calloc(MAX_THREADS, sizeof(View)));
     of_all = static_cast<View*>(calloc(1, sizeof(View)));
     granules = static_cast<Granule*>(calloc(GRANULES, sizeof(Granule)));
+    before_fence = static_cast<uint32_t(*)[MAX_THREADS]>(calloc(MAX_THREADS, sizeof *before_fence));
     state.clocks = clocks;
     state.fences = fences;
-    return views && of_all && granules;
+    return views && of_all && granules && before_fence;
 }
 
 // Clocks go on from block to block, so that no view of an earlier one says anything.
@@ -334,6 +344,8 @@ void barrier_wait(uint32_t at, uint32_t parity, int line) {
 
 void fence_proxy() {
     fences[state.thread]++;
+    fence_epochs[state.thread] = state.epoch;
+    memcpy(before_fence[state.thread], own_view().clocks, state.threads * sizeof(uint32_t));
     // From here on it matters which barrier tells whom.
     state.has_barriers = true;
 }
@@ -477,15 +489,25 @@ struct Product {
 Product products[MAX_THREADS];
 
 // The bits of a matrix descriptor: start, and the bytes from one core matrix to the next along k and along the rows, all in
-// sixteens; the rest zero: no offset of the base, no swizzle.
+// sixteens; whether rows are swizzled lines of 128 bytes; the rest zero: no offset of the base, no other swizzle.
 struct Described {
     uint32_t start, along_k, along_n;
+    bool lines;
+
+    // Where sixteen bytes of a row are.
+    uint32_t at(uint32_t row, uint32_t half) const {
+        if (!lines) return start + row / 8 * along_n + half * along_k + row % 8 * 16;
+        // The address without the swizzle, whose bits 7 to 9 are added to bits 4 to 6.
+        const uint32_t plain = start + row / 8 * along_n + row % 8 * 128 + half * 16;
+        return plain ^ (plain >> 7 & 7) << 4;
+    }
 };
 Described described(uint64_t matrix, char which, int line) {
     const uint64_t fields = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32;
-    if (matrix >> 62) fail(line, "operand %c is swizzled, which this emulator doesn't do", which);
-    if (matrix & ~fields) fail(line, "operand %c's descriptor %#llx has bits outside its fields", which, (unsigned long long)matrix);
-    return {uint32_t(matrix & 0x3fff) * 16, uint32_t(matrix >> 16 & 0x3fff) * 16, uint32_t(matrix >> 32 & 0x3fff) * 16};
+    const bool lines = matrix >> 62 == 1;
+    if (matrix >> 63) fail(line, "operand %c has a swizzle of 64 or 32 bytes, which this emulator doesn't do", which);
+    if (matrix << 2 >> 2 & ~fields) fail(line, "operand %c's descriptor %#llx has bits outside its fields", which, (unsigned long long)matrix);
+    return {uint32_t(matrix & 0x3fff) * 16, uint32_t(matrix >> 16 & 0x3fff) * 16, uint32_t(matrix >> 32 & 0x3fff) * 16, lines};
 }
 
 // Sixteen bytes that a product of a warpgroup reads, seen by one lane of each of its warps, any.
@@ -504,8 +526,9 @@ void check_read(uint32_t at, uint32_t first, uint32_t end, char which, int line)
                 snprintf(text, sizeof text, "operand %c of gm_wgmma", which);
                 fail_race(line, text, i, "shared memory", byte.write);
             }
-            if (!byte.bulk && fences_seen(byte.write.thread) <= byte.fences)
-                fail(line, "operand %c of gm_wgmma was written by thread %u, and no gm_fence_proxy of it lies between", which, byte.write.thread);
+            if (!byte.bulk && fences_seen(byte.write.thread) <= byte.fences && !own_fence_lies_between(byte))
+                fail(line, "operand %c of gm_wgmma was written by thread %u, and no gm_fence_proxy of it or of thread %u lies between", which,
+                    byte.write.thread, state.thread);
         }
     }
     state.thread = here;
@@ -526,7 +549,7 @@ void read_matrix(uint64_t matrix, uint32_t rows, uint32_t first, char which, int
         if (place.begin <= where.start && where.start < place.begin + place.bytes) end = place.begin + uint32_t(place.bytes);
     for (uint32_t row = 0; row < rows; row++) {
         for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t at = where.start + row / 8 * where.along_n + half * where.along_k + row % 8 * 16;
+            const uint32_t at = where.at(row, half);
             check_read(at, first, end, which, line);
             memcpy(to[row] + half * 16, state.shared + at, 16);
         }

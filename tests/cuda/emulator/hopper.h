@@ -6,12 +6,12 @@
 // - bulk copies: whole multiples of sixteen bytes at such places, of memory that is there and not written by the launch; no
 //   access to their bytes before the phase is over; a barrier that its maker's gm_fence_proxy shows to the async proxy;
 // - what gm_wgmma reads from shared memory: inside one array, written, ordered before, and, unless a bulk copy wrote it,
-//   behind the writer's gm_fence_proxy; not written before the products were waited for and their warps arrived somewhere;
+//   behind the writer's gm_fence_proxy or, once that is ordered, the reader's; not written before the products were waited for and their warps arrived somewhere;
 // - registers of gm_wgmma: written before gm_wgmma_fence, not changed (operands) or touched (sums) before gm_wgmma_wait;
 //   until then the sums hold random numbers;
 // - warpgroups: all 128 threads at the same instruction, with the same operand in shared memory.
 //
-// What is left out: clusters; swizzled operands, which are refused.
+// What is left out: clusters; swizzles of 32 and 64 bytes, which are refused.
 
 #ifndef GM_EMULATOR_HOPPER
 #define GM_EMULATOR_HOPPER

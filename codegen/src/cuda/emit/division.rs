@@ -12,9 +12,6 @@ pub const STAGE: u32 = 64;
 /// Registers of a thread that multiplies and has 128 sums, of three warpgroups; one that rounds has the rest.
 const MORE: u32 = 184;
 
-/// Bytes between eight k of all tokens and the next, so that a token's line of memory is stored to different banks.
-const X_GAP: u32 = 64;
-
 /// Bytes of the barriers of one kind, of four stages at most.
 pub(super) const BARRIERS: u32 = 32;
 
@@ -78,7 +75,7 @@ impl Division {
 
     /// Bytes of a stage's tokens, of its rows.
     pub(super) fn stage_bytes(&self) -> (u32, u32) {
-        (STAGE / 8 * (self.tokens * 16 + X_GAP), ROWS * STAGE * 2)
+        (self.tokens * STAGE * 2, ROWS * STAGE * 2)
     }
 
     /// Where the blocks begin, and where the barriers do.

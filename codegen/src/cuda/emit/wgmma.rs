@@ -282,7 +282,8 @@ fn bring(plan: &CudaMatmul<'_>, division: &Warpgroups, terms: &ProducerTerms) ->
 // matrix, those it has as its last four to the other.
 template <class X, class W, class B{types}>
 GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &a, u32 first_token, u32 first_panel, u32 first_stage, u32 stages) {{
-    const u32 own = gm_thread() - {first}, last_panel = (a.n - 1) / {MMA_ROWS};
+    // The compiler is to know that a warp's number is the same for all its lanes.
+    const u32 own = gm_thread() - {first}, warp = gm_shfl(own, 0) / 32, last_panel = (a.n - 1) / {MMA_ROWS};
     const i8 *from[{rounds}];
     u32x4 ahead[{ahead}][{rounds}] = {{}};
     GM_UNROLL for (u32 r = 0; r < {rounds}; r++) {{
@@ -298,11 +299,11 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
         const u32 stage = first + i;
         if (stage >= stages) break;
         gm_barrier_wait(empty, place, phase);
-        if (gm_lane() == 0) {{
+        if (gm_elect()) {{
             // A warp has every fourth panel.
             gm_barrier_expect(full, place, {w_bytes}{bytes});
             GM_UNROLL for (u32 j = 0; j < {of_warp}; j++) {{
-                const u32 panel = own / 32 + j * {PRODUCERS};
+                const u32 panel = warp + j * {PRODUCERS};
                 const u8 *codes = a.codes + gm_min(first_panel + panel, last_panel) * a.stride + (u64)(first_stage + stage) * {tile_bytes};
                 gm_bulk_copy(ws, (place * {panels} + panel) * {tile_bytes}, codes, {tile_bytes}, full, place);
             }}
@@ -316,9 +317,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
             gm_shared_put(xs, at + {matrix}, u32x2{{x.y, x.w}});
             ahead[i][r] = gm_load_written((const u32x4 *)(from[r] + next));
         }}
-        gm_fence_proxy();
-        gm_sync_warp();
-        if (gm_lane() == 0) gm_barrier_arrive(full, place);
+{fence}        gm_sync_warp();
+        if (gm_elect()) gm_barrier_arrive(full, place);
         place = place + 1 == {stages} ? 0 : place + 1;
         phase ^= place == 0;
     }}
@@ -337,6 +337,7 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
         bytes = terms.bytes,
         copies = terms.copies,
         of_stage = terms.stage,
+        fence = if division.terms.is_some() { "        gm_fence_proxy();\n" } else { "" },
     )
 }
 
@@ -416,10 +417,12 @@ GM_DEVICE void products(
     X &xs, W &ws, B &full, u32 place, u32 phase{table}, u32 (&operands)[{steps}][2][4], i32 (&sums)[2][{count}]{of_run}
 ) {{
     gm_barrier_wait(full, place, phase);
-    const u32x4 w[{loads}] = {{{parts}}};
+{fence}    const u32x4 w[{loads}] = {{{parts}}};
 {operands}{start}}}
 
 {release}",
+        // What multiplies here waits for what brings, which has loads under way; where runs end, it is the other way round.
+        fence = if division.terms.is_none() { "    gm_fence_proxy();\n" } else { "" },
         loads = parts.len(),
         parts = parts.join(", "),
         count = tokens / 2,

@@ -61,11 +61,13 @@ fn tile(plan: &RowsProduct<'_>, division: &Division, function: &str) -> String {
         "struct {function}_tile {{
     static constexpr u32 ROWS = {ROWS}, TOKENS = {tokens}, STAGE = {STAGE}, X_BYTES = {x_bytes}, W_BYTES = {w_bytes};
     static constexpr u32 STAGES = {stages}, AHEAD = {ahead}, MORE = {more}, FEWER = {fewer};{raw}
+    static constexpr bool ENDS_WITHIN = {ends_within};
     GM_DEVICE void multiply(f32 (&sums)[{count}], u64 w, u64 x) {{ gm_wgmma_{precision}(sums, w, x); }}
 {round}}};
 
 ",
         count = tokens / 2,
+        ends_within = ends_within(plan, division),
         round = round(plan, division),
     )
 }
@@ -93,6 +95,12 @@ GM_DEVICE void gm_wgmma_{precision}(f32 (&d)[{count}], u64 a, u64 b) {{
     )
 }
 
+/// Whether rows may end within a stage, where `round` may look at what is behind their end: that is in shared memory.
+fn ends_within(plan: &RowsProduct<'_>, division: &Division) -> bool {
+    let elements = plan.format.format.elements;
+    !elements.is_multiple_of(STAGE) && elements.is_multiple_of(8) && division.raw.is_some()
+}
+
 /// `round`: 32 neighbours of a row as halves.
 fn round(plan: &RowsProduct<'_>, division: &Division) -> String {
     let format = plan.format.format;
@@ -108,25 +116,15 @@ fn round(plan: &RowsProduct<'_>, division: &Division) -> String {
         }
         (None, _) => ("(e + i * 8 + j) % ELEMENTS", " + (e + i * 8 + j) / ELEMENTS * BYTES"),
     };
-    // Rows end where a block does; behind that weights are zeros. What is copied may be looked at there, and is forgotten.
     let ends = !format.elements.is_multiple_of(STAGE);
-    let after = ends && division.raw.is_some() && format.elements.is_multiple_of(8);
-    let inside = if ends && !after { "if (e + i * 8 + j < k) " } else { "" };
+    let inside = if ends && !ends_within(plan, division) { "if (e + i * 8 + j < k) " } else { "" };
     let zero = match inside {
         "" => "",
         _ => "\n            GM_UNROLL for (u32 n = 0; n < AT_ONCE; n++) w[n] = 0.0f;",
     };
-    let forget = if after {
-        "    if (e + 32 > k) {
-        GM_UNROLL for (u32 i = 0; i < 4; i++)
-            if (e + i * 8 >= k) pieces[i] = u32x4{0, 0, 0, 0};
-    }\n"
-    } else {
-        ""
-    };
     let pairs =
         joined((0..4).map(|i| format!("gm_two_{precision}(all[{}], all[{}])", 2 * i, 2 * i + 1)), ", ");
-    let unused = if !ends { "    (void)k;\n" } else { "" };
+    let unused = if inside.is_empty() { "    (void)k;\n" } else { "" };
     let at_once = at_once(plan.format);
     debug_assert!(8 % at_once == 0, "whole eights");
     format!(
@@ -142,7 +140,7 @@ GM_DEVICE void round(const Bytes &bytes, u32 at, u32 e, u32 k, f32 outer, u32x4 
         }}
         pieces[i] = u32x4{{{pairs}}};
     }}
-{forget}}}
+}}
 ",
     )
 }

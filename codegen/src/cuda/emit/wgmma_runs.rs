@@ -120,7 +120,7 @@ pub(super) fn producer_terms(
         out.copies = format!(
             "            if (stage % {stages} == 0) {{
                 GM_UNROLL for (u32 j = 0; j < {each_warp}; j++) {{
-                    const u32 i = own / 32 + j * {PRODUCERS}, panel = gm_min(first_panel + i, last_panel);{each}
+                    const u32 i = warp + j * {PRODUCERS}, panel = gm_min(first_panel + i, last_panel);{each}
                 }}
                 terms_place = terms_place + 1 == {places} ? 0 : terms_place + 1;
             }}
