@@ -10,7 +10,7 @@ pub const ROWS: u32 = 128;
 pub const STAGE: u32 = 64;
 
 /// Registers of a thread that multiplies and has 128 sums, of three warpgroups; one that rounds has the rest.
-const MORE: u32 = 184;
+const MORE: u32 = 176;
 
 /// Bytes of the barriers of one kind, of four stages at most.
 pub(super) const BARRIERS: u32 = 32;
