@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// k of a stage of the kernels that round to halves: rows of activations are whole stages of them.
 const STAGE: usize = 32;
 
-/// Bytes at whose multiples rows of FP4 begin.
-const FP4_ALIGN: usize = 16;
+/// Bytes at whose multiples rows of FP4 begin: kernels ask for 16, and copy 32 at a time where that is what neighbours share.
+const FP4_ALIGN: usize = 32;
 
 /// What a product of floats needs besides its kernel.
 #[derive(Clone, Debug)]
