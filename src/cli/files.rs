@@ -46,6 +46,14 @@ impl TypeArguments {
     /// # Errors
     /// If a format is not of this build, or the configuration of tile sizes can't be read.
     pub fn numbers(&self) -> Result<TypeNumbers, CliError> {
+        if let Some((number, a, b)) = contradiction(&self.types) {
+            return Err(said_twice(&format!("--type {number}=…"), a, b));
+        }
+        if let Some((shape, a, b)) = contradiction(&self.tiles) {
+            let whose = shape.map_or(String::new(), |(n, k)| format!(" {n}x{k}=…"));
+            let sizes = |tiles: &Tiles| format!("{},{},{}", tiles.bm, tiles.bk, tiles.bmm);
+            return Err(said_twice(&format!("--tiles{whose}"), &sizes(a), &sizes(b)));
+        }
         let mut types = TypeNumbers::new(&REGISTRY);
         for (number, format) in &self.types {
             types = types.named(*number, format)?;
@@ -63,6 +71,18 @@ impl TypeArguments {
         }
         Ok(types.with_tiles(tiles))
     }
+}
+
+/// The first of these keys that stands with two values, and those.
+fn contradiction<K: PartialEq, V: PartialEq>(all: &[(K, V)]) -> Option<(&K, &V, &V)> {
+    all.iter().enumerate().find_map(|(i, (key, value))| {
+        let earlier = all[..i].iter().find(|(other, said)| other == key && said != value);
+        earlier.map(|(_, said)| (key, said, value))
+    })
+}
+
+fn said_twice(what: &str, a: &str, b: &str) -> CliError {
+    CliError::usage(format!("`{what}` is said to be `{a}` and `{b}`"), "it is one of them: say it once")
 }
 
 /// What a tensor of a GGUF file is.

@@ -64,6 +64,13 @@ fn where_sizes_do_not_decide_the_option_does() -> Outcome {
     let json = gristmill(["plan", text(&file), "--type", "42=q4_0", "--json"]).code(0).json();
     assert_eq!(json["tensors"][0]["type"], "q4_0");
     assert_eq!(json["tensors"][0]["type_decided_by"], "name");
+    // Twice the same is harmless, twice something else is not.
+    gristmill(["plan", text(&file), "--type", "42=q2_0", "--type", "42=q2_0"]).code(0).says(line);
+    let twice = gristmill(["plan", text(&file), "--type", "42=q2_0", "--type", "42=q4_0"]).code(1);
+    twice.complains("`--type 42=…` is said to be `q2_0` and `q4_0`").complains("say it once");
+    let tiles = ["--tiles", "64x128=64,64,64", "--tiles", "64x128=64,64,32"];
+    let twice = gristmill([&["plan", text(&file)][..], &tiles].concat()).code(1);
+    twice.complains("`--tiles 64x128=…` is said to be `64,64,64` and `64,64,32`");
     // In a format that takes more than there is.
     let larger = gristmill(["plan", text(&file), "--type", "42=q8_0"]).code(1);
     larger.complains("`w`").complains("another type than was named?");
