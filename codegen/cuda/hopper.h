@@ -67,11 +67,6 @@ template <u32 COUNT> GM_DEVICE void gm_fewer_registers() { asm volatile("setmaxn
 GM_DEVICE u64 gm_wgmma_operand(const u8* array, u32 i, u32 along_k, u32 along_n) {
     return (u64)(gm_shared_address(array + i) >> 4 & 0x3fffu) | (u64)(along_k >> 4) << 16 | (u64)(along_n >> 4) << 32;
 }
-// The same where a row's k are a line of 128 bytes, one row behind the other from a multiple of 1024 on, in the PTX ISA's 128-byte
-// swizzle: bytes 16 c to 16 c + 15 of row r stand at 16 (c ^ r % 8). `byte` is where the operand's k begin in each line.
-GM_DEVICE u64 gm_wgmma_lines(const u8* array, u32 i, u32 byte) {
-    return (u64)(gm_shared_address(array + i + byte) >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
 // Before the first gm_wgmma that reads or adds to registers which something else wrote.
 GM_DEVICE void gm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 // Those since the last commit are a group; waits until at most PENDING groups are on their way.
@@ -129,12 +124,6 @@ GM_DEVICE u64 gm_wgmma_operand(const gm_emulator::SharedArray<u8>& array, u32 i,
         gm_emulator::fail(line, "an operand at byte %u, its parts %u and %u bytes apart: not all multiples of 16", address, along_k, along_n);
     return (u64)(address >> 4 & 0x3fffu) | (u64)(along_k >> 4) << 16 | (u64)(along_n >> 4) << 32;
 }
-GM_DEVICE u64 gm_wgmma_lines(const gm_emulator::SharedArray<u8>& array, u32 i, u32 byte, GM_LINE) {
-    const u32 address = array.locate(i, 1, "an operand", line);
-    if (address % 1024 != 0 || byte % 16 != 0 || byte > 96)
-        gm_emulator::fail(line, "an operand in lines from byte %u on, and byte %u of each: no multiple of 1024, or no place for 32 bytes", address, byte);
-    return (u64)((address + byte) >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
 GM_DEVICE void gm_wgmma_fence(GM_LINE) { gm_emulator::wgmma_fence(line); }
 GM_DEVICE void gm_wgmma_commit(GM_LINE) { gm_emulator::wgmma_commit(line); }
 template <u32 PENDING> GM_DEVICE void gm_wgmma_wait(GM_LINE) {
@@ -164,6 +153,12 @@ template <u32 COUNT> GM_DEVICE void gm_wgmma_bf16(f32 (&d)[COUNT], u64 a, u64 b,
 #undef GM_LINE
 
 #endif
+
+// An operand of gm_wgmma whose rows are lines of 128 bytes, one behind the other from byte i of an array on, a multiple of 1024, in the
+// PTX ISA's 128-byte swizzle: bytes 16 c to 16 c + 15 of row r stand at 16 (c ^ r % 8). `byte` is where the operand's k begin in each line.
+template <class A> GM_DEVICE u64 gm_wgmma_lines(const A& array, u32 i, u32 byte) {
+    return gm_wgmma_operand(array, i + byte, 16, 1024) | 1ull << 62;
+}
 
 // y / x, given the inverse of x: for integers y of up to 32 bits (or zero) and x from 2^-60 to 2^60, so that nothing here
 // is subnormal or infinite. The first correction leaves a quotient that is off by one place at most; Markstein (1990): one more,

@@ -101,13 +101,12 @@ GM_DEVICE void bring(X &xs, W &ws, R &blocks, B &full, B &empty, const Arguments
             } else {
                 Tile::round(a.blocks + rows[r] * a.row_bytes, 0, e, a.k, outer[r], pieces);
             }
-            GM_UNROLL for (u32 i = 0; i < 4; i++)
-                gm_shared_put(ws, place * Tile::W_BYTES + ((half * 4 + i) * Tile::ROWS + own_row + r * 16) * 16, pieces[i]);
+            const u32 at = place * Tile::W_BYTES + (half * 4 * Tile::ROWS + own_row + r * 16) * 16;
+            GM_UNROLL for (u32 i = 0; i < 4; i++) gm_shared_put(ws, at + i * Tile::ROWS * 16, pieces[i]);
             // Where rows end within a stage weights are zeros behind that; what was looked at there is forgotten.
             if constexpr (Tile::ENDS_WITHIN)
                 GM_UNROLL for (u32 i = 0; i < 4; i++)
-                    if (e + i * 8 >= a.k)
-                        gm_shared_put(ws, place * Tile::W_BYTES + ((half * 4 + i) * Tile::ROWS + own_row + r * 16) * 16, u32x4{0, 0, 0, 0});
+                    if (e + i * 8 >= a.k) gm_shared_put(ws, at + i * Tile::ROWS * 16, u32x4{0, 0, 0, 0});
         }
         gm_sync_warp();
         if (gm_lane() == 0) gm_barrier_arrive(full, place);

@@ -9,7 +9,6 @@ use gristmill::half::f16;
 const KERNELS: &str = include_str!("../cuda/kernels/hopper.cu");
 const READERS: &str = include_str!("../cuda/kernels/several_readers.cu");
 const HALVES: &str = include_str!("../cuda/kernels/hopper_halves.cu");
-const LINES: &str = include_str!("../cuda/kernels/hopper_lines.cu");
 const HOPPER: &str = include_str!("../../codegen/cuda/hopper.h");
 
 /// The kernels, with one place changed.
@@ -313,38 +312,45 @@ fn products_by_a_warpgroup_are_exact() {
     assert!(report.contains("beyond i32"), "{report}");
 }
 
-/// Operands that are small integers, so that sums are exact, and one of which the device keeps 24 bits.
+/// Operands of the kernel `halves` that are small integers, so that sums are exact, and its outputs.
+fn halves() -> [Vec<f32>; 3] {
+    let numbers = |count: usize, by: usize| -> Vec<f32> {
+        (0..count).map(|i| ((i * by + i / 32 * 7) % 127) as f32 - 63.0).collect()
+    };
+    let (a, b) = (numbers(64 * 32, 31), numbers(16 * 32, 57));
+    let dot = |at: usize| (0..32).map(|k| a[at / 16 * 32 + k] * b[at % 16 * 32 + k]).sum::<f32>();
+    let c = (0..64 * 16).map(dot).collect();
+    [a, b, c]
+}
+
+fn run_halves(unit: &Unit, a: &[f32], b: &[f32], given: u32, seed: u64) -> Result<Vec<f32>, String> {
+    let halves =
+        |values: &[f32]| -> Vec<u16> { values.iter().map(|x| f16::from_f32(*x).to_bits()).collect() };
+    let (a, b) = (Buffer::input("a", &halves(a)), Buffer::input("b", &halves(b)));
+    let c = Buffer::<f32>::unset("c", 64 * 16);
+    unit.launch("halves").arg(&a).arg(&b).arg(&c).shared(given).seed(seed).run()?;
+    c.try_read()
+}
+
+/// Small integers, and operands of which the device keeps 24 bits.
 #[test]
 fn products_of_halves_by_a_warpgroup() {
     if !can_run("wgmma of halves") {
         return;
     }
-    let numbers = |count: usize, by: usize| -> Vec<f32> {
-        (0..count).map(|i| ((i * by + i / 32 * 7) % 127) as f32 - 63.0).collect()
-    };
-    let halves =
-        |values: &[f32]| -> Vec<u16> { values.iter().map(|x| f16::from_f32(*x).to_bits()).collect() };
-    let run = |unit: &Unit, a: &[f32], b: &[f32], given: u32, seed: u64| {
-        let (a, b) = (Buffer::input("a", &halves(a)), Buffer::input("b", &halves(b)));
-        let c = Buffer::<f32>::unset("c", 64 * 16);
-        unit.launch("halves").arg(&a).arg(&b).arg(&c).shared(given).seed(seed).run()?;
-        c.try_read()
-    };
-    let (a, b) = (numbers(64 * 32, 31), numbers(16 * 32, 57));
-    let dot = |at: usize| (0..32).map(|k| a[at / 16 * 32 + k] * b[at % 16 * 32 + k]).sum::<f32>();
-    let expected: Vec<f32> = (0..64 * 16).map(dot).collect();
+    let [a, b, expected] = halves();
     let right = compiled(HALVES);
     for seed in 0..5 {
-        assert_eq!(run(&right, &a, &b, 5120, seed), Ok(expected.clone()), "seed {seed}");
+        assert_eq!(run_halves(&right, &a, &b, 5120, seed), Ok(expected.clone()), "seed {seed}");
     }
     // With 2^24 in the sum, what is below 2 is cut off from each of the others.
     let (mut large, mut ones) = (vec![0.0; 64 * 32], vec![0.0; 16 * 32]);
     large[..3].copy_from_slice(&[4096.0, 1.5, 1.5]);
     ones[..3].copy_from_slice(&[4096.0, 1.0, 1.0]);
-    assert_eq!(run(&right, &large, &ones, 5120, 0).expect("runs")[0], 16_777_216.0);
-    let little = run(&right, &a, &b, 5104, 0).expect_err("too little");
+    assert_eq!(run_halves(&right, &large, &ones, 5120, 0).expect("runs")[0], 16_777_216.0);
+    let little = run_halves(&right, &a, &b, 5104, 0).expect_err("too little");
     assert!(little.contains("of which the launch gives 5104"), "{little}");
-    let much = run(&right, &a, &b, 228 * 1024, 0).expect_err("too much");
+    let much = run_halves(&right, &a, &b, 228 * 1024, 0).expect_err("too much");
     assert!(much.contains("where a block has 232448"), "{much}");
     let mutations: &[Mistake] = &[
         ("no wait for copies", "    gm_copy_wait<0>();\n", "", "nobody waited for"),
@@ -379,60 +385,58 @@ fn products_of_halves_by_a_warpgroup() {
         ("arrays that overlap", "16 * 64, 64 * 64)", "16 * 64, 63 * 64)", "in another array"),
     ];
     let unit = |from: &str, to: &str| compiled(&mutated(HALVES, from, to));
-    all_show(mutations, &expected, 5, unit, |unit, seed| run(unit, &a, &b, 5120, seed));
+    all_show(mutations, &expected, 5, unit, |unit, seed| run_halves(unit, &a, &b, 5120, seed));
 }
 
-/// An operand in lines of 128 bytes, whose swizzle stands in the PTX ISA by example; here it is written out from its rule.
+/// An operand in lines of 128 bytes, whose swizzle stands in the PTX ISA by example; here it is written out from its rule. Its k are the
+/// first or the second half of each line.
 #[test]
 fn products_of_halves_in_lines() {
     if !can_run("wgmma of lines") {
         return;
     }
-    let numbers = |count: usize, by: usize| -> Vec<u16> {
-        (0..count).map(|i| f16::from_f32(((i * by + i / 64 * 7) % 127) as f32 - 63.0).to_bits()).collect()
-    };
-    let (a, b) = (numbers(64 * 64, 31), numbers(16 * 64, 57));
-    let value = |bits: u16| f16::from_bits(bits).to_f32();
-    let dot = |at: usize| (0..64).map(|k| value(a[at / 16 * 64 + k]) * value(b[at % 16 * 64 + k])).sum();
-    let expected: Vec<f32> = (0..64 * 16).map(dot).collect();
-    let run = |unit: &Unit, seed: u64| {
-        let (a, b) = (Buffer::input("a", &a), Buffer::input("b", &b));
-        let c = Buffer::<f32>::unset("c", 64 * 16);
-        unit.launch("halves_in_lines").arg(&a).arg(&b).arg(&c).shared(80 * 128).seed(seed).run()?;
-        c.try_read()
-    };
-    assert_eq!(run(&compiled(LINES), 0), Ok(expected.clone()));
-    // The reader's fence serves as well as the writer's.
-    let fences = "    gm_fence_proxy();\n    gm_sync();\n";
-    let of_readers = mutated(LINES, fences, "    gm_sync();\n    gm_fence_proxy();\n");
-    assert_eq!(run(&compiled(&of_readers), 0), Ok(expected.clone()));
-    let mutations: &[Mistake] = &[
-        ("lines as they are", "(gm_thread() % 8 ^ row_b % 8) * 16", "gm_thread() % 8 * 16", ""),
-        ("lines of other rows", "row_b % 8) * 16", "(row_b + 1) % 8) * 16", ""),
-        ("no fence", fences, "    gm_sync();\n", "no gm_fence_proxy of it or of"),
-        (
-            "fences of some readers",
-            fences,
-            "    gm_sync();\n    if (gm_warp() != 2) gm_fence_proxy();\n",
-            "no gm_fence_proxy of it or of",
-        ),
-        ("another k", "gm_wgmma_lines(bs, 0, step * 32)", "gm_wgmma_lines(bs, 0, (step ^ 1) * 32)", ""),
-        (
-            "k beyond a line",
-            "gm_wgmma_lines(bs, 0, step * 32)",
-            "gm_wgmma_lines(bs, 0, step * 48)",
-            "no place",
-        ),
-        ("lines from anywhere on", "gm_wgmma_lines(bs, 0,", "gm_wgmma_lines(bs, 128,", "no multiple of 1024"),
-        (
-            "rows beyond the array",
-            "GM_SHARED_FROM(u8, bs, 16 * 128,",
-            "GM_SHARED_FROM(u8, bs, 15 * 128,",
-            "which has 1920 elements",
-        ),
-    ];
-    let unit = |from: &str, to: &str| compiled(&mutated(LINES, from, to));
-    all_show(mutations, &expected, 2, unit, run);
+    let [a, b, expected] = halves();
+    let run = |unit: &Unit, seed: u64| run_halves(unit, &a, &b, 96 * 64, seed);
+    for first in [0, 4] {
+        let mut lines = HALVES.to_string();
+        for (from, to) in [
+            ("bs, 16 * 64,", "bs, 16 * 128,"),
+            (
+                "gm_thread() % 4 * 256 + gm_thread() / 4 * 16",
+                "gm_thread() / 4 * 128 + ((gm_thread() % 4 + FIRST) ^ gm_thread() / 4 % 8) * 16",
+            ),
+            ("gm_wgmma_operand(bs, step * 512, 256, 128)", "gm_wgmma_lines(bs, 0, FIRST * 16 + step * 32)"),
+        ] {
+            lines = mutated(&lines, from, to);
+        }
+        let lines = lines.replace("FIRST", &first.to_string());
+        assert_eq!(run(&compiled(&lines), 0), Ok(expected.clone()), "from sixteen {first} on");
+        // The reader's fence serves as well as the writer's.
+        let fences = "    gm_fence_proxy();\n    gm_sync();\n";
+        let of_readers = mutated(&lines, fences, "    gm_sync();\n    gm_fence_proxy();\n");
+        assert_eq!(run(&compiled(&of_readers), 0), Ok(expected.clone()), "from sixteen {first} on");
+        let mutations: &[Mistake] = &[
+            ("lines as they are", " ^ gm_thread() / 4 % 8)", ")", "was never written"),
+            ("lines of other rows", "/ 4 % 8)", "/ 4 % 8 ^ 1)", ""),
+            ("no fence", fences, "    gm_sync();\n", "no gm_fence_proxy of it or of"),
+            (
+                "fences of some readers",
+                fences,
+                "    gm_sync();\n    if (gm_warp() != 2) gm_fence_proxy();\n",
+                "no gm_fence_proxy of it or of",
+            ),
+            ("another k", "+ step * 32)", "+ (step ^ 1) * 32)", ""),
+            ("k beyond a line", "+ step * 32)", "+ 112 + step * 32)", "no place"),
+            (
+                "lines from anywhere on",
+                "gm_wgmma_lines(bs, 0,",
+                "gm_wgmma_lines(bs, 128,",
+                "no multiple of 1024",
+            ),
+            ("rows beyond the array", "bs, 16 * 128,", "bs, 15 * 128,", "which has 1920 elements"),
+        ];
+        all_show(mutations, &expected, 2, |from, to| compiled(&mutated(&lines, from, to)), run);
+    }
 }
 
 /// Divisions without a division: the same bits for integers by anything between 2^-60 and 2^60, near ties above all.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// k of a stage of the kernels that round to halves: rows of activations are whole stages of them.
 const STAGE: usize = 32;
 
-/// Bytes at whose multiples rows of FP4 begin: kernels ask for 16, and copy 32 at a time where that is what neighbours share.
+/// Bytes at whose multiples rows of FP4 begin: kernels ask for 16, but their copies move 32 at a time.
 const FP4_ALIGN: usize = 32;
 
 /// What a product of floats needs besides its kernel.

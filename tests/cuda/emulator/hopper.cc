@@ -507,7 +507,10 @@ Described described(uint64_t matrix, char which, int line) {
     const bool lines = matrix >> 62 == 1;
     if (matrix >> 63) fail(line, "operand %c has a swizzle of 64 or 32 bytes, which this emulator doesn't do", which);
     if (matrix << 2 >> 2 & ~fields) fail(line, "operand %c's descriptor %#llx has bits outside its fields", which, (unsigned long long)matrix);
-    return {uint32_t(matrix & 0x3fff) * 16, uint32_t(matrix >> 16 & 0x3fff) * 16, uint32_t(matrix >> 32 & 0x3fff) * 16, lines};
+    const uint32_t start = uint32_t(matrix & 0x3fff) * 16;
+    if (lines && start % 1024 > 96)
+        fail(line, "operand %c is lines, which begin at byte %u: at no multiple of 1024, or with no place for 32 bytes in each", which, start);
+    return {start, uint32_t(matrix >> 16 & 0x3fff) * 16, uint32_t(matrix >> 32 & 0x3fff) * 16, lines};
 }
 
 // Sixteen bytes that a product of a warpgroup reads, seen by one lane of each of its warps, any.

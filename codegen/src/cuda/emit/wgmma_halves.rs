@@ -116,8 +116,10 @@ fn round(plan: &RowsProduct<'_>, division: &Division) -> String {
         }
         (None, _) => ("(e + i * 8 + j) % ELEMENTS", " + (e + i * 8 + j) / ELEMENTS * BYTES"),
     };
-    let ends = !format.elements.is_multiple_of(STAGE);
-    let inside = if ends && !ends_within(plan, division) { "if (e + i * 8 + j < k) " } else { "" };
+    let inside = match format.elements.is_multiple_of(STAGE) || ends_within(plan, division) {
+        true => "",
+        false => "if (e + i * 8 + j < k) ",
+    };
     let zero = match inside {
         "" => "",
         _ => "\n            GM_UNROLL for (u32 n = 0; n < AT_ONCE; n++) w[n] = 0.0f;",
