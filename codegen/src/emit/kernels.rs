@@ -2,13 +2,13 @@
 
 use crate::Error;
 use crate::c;
-use crate::emit::listed::{Listed, Listing, kernel_name, variant_ident};
+use crate::emit::listed::{Listed, Listing, Made, Serving, kernel_name, variant_ident};
 use crate::emit::text::attributes;
 use crate::emit::variants::variants;
 use crate::options::Options;
-use crate::plan::{FormatPlan, of_whole_blocks};
+use crate::plan::FormatPlan;
 use crate::text::joined;
-use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, Origin, SpecSet};
+use gristmill_spec::model::{CpuBody, CpuVariant, Format, Origin, SpecSet};
 use gristmill_spec::vocab::{Abi, Op};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,9 +17,7 @@ use std::fmt::Write;
 pub(super) struct Kernels<'a> {
     pub(super) set: &'a SpecSet,
     pub(super) plan: &'a FormatPlan<'a>,
-    /// Index of the format.
-    index: usize,
-    options: &'a Options,
+    listing: Listing<'a>,
     /// What decodes the format: in front of all kernels, and part of the identity of those that decode.
     pub(super) decode: &'a str,
     /// The plan of decoding in words.
@@ -32,38 +30,6 @@ pub(super) struct Kernels<'a> {
     pub(super) decoders: BTreeSet<String>,
 }
 
-/// A variant that serves the format: its kernel family, its place there, and itself.
-pub(super) type Serving<'a> = (&'a Kernel, usize, &'a CpuVariant);
-
-/// A kernel that was made.
-pub(super) struct Made<'k> {
-    pub(super) serving: Serving<'k>,
-    /// Index and name of the quantizer.
-    pub(super) quantizer: Option<(usize, &'k str)>,
-    /// The plan in words.
-    pub(super) plan: String,
-    /// Rust expression of its `Code`.
-    pub(super) code: String,
-    /// What its identity is made of.
-    pub(super) text: &'k str,
-    /// What its plan says of shapes.
-    pub(super) limits: Limits,
-}
-
-/// What the plan of a kernel says of the shapes that it takes, besides its variant.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    /// Fewest tokens for which it pays.
-    pub(super) m_min: u64,
-    /// Largest k for which it is right.
-    pub(super) k_max: u64,
-}
-
-impl Limits {
-    /// All shapes of its variant.
-    pub(super) const NONE: Limits = Limits { m_min: 0, k_max: u64::MAX };
-}
-
 impl<'a> Kernels<'a> {
     /// None yet: the module begins with what decodes the format, of which `decode` is the text and the plan.
     pub(super) fn new(
@@ -73,18 +39,20 @@ impl<'a> Kernels<'a> {
         options: &'a Options,
         (decode, strategies): (&'a str, &'a str),
     ) -> Kernels<'a> {
+        let Format { name, elements, .. } = plan.format;
+        let listing = Listing { format: index, format_name: name, elements: *elements, options };
         let (body, listed, errors, decoders) = (decode.to_string(), Vec::new(), Vec::new(), BTreeSet::new());
-        Kernels { set, plan, index, options, decode, strategies, body, listed, errors, decoders }
+        Kernels { set, plan, listing, decode, strategies, body, listed, errors, decoders }
     }
 
     /// The variants of an op that serve the format.
     pub(super) fn variants(&self, op: Op) -> Vec<Serving<'a>> {
-        variants(self.set, op, self.index).collect()
+        variants(self.set, op, self.listing.format).collect()
     }
 
     /// Name of the format.
     pub(super) fn name(&self) -> &'a str {
-        &self.plan.format.name
+        self.listing.format_name
     }
 
     /// The path of a variant's body by hand, if it has one.
@@ -94,7 +62,7 @@ impl<'a> Kernels<'a> {
         (family, _, variant): Serving<'_>,
     ) -> Option<String> {
         let name = kernel_name(&family.name, self.name(), quantizer, variant);
-        by_hand(&mut self.body, &self.plan.format.name, family.op, &name, variant, self.options)
+        by_hand(&mut self.body, self.listing.format_name, family.op, &name, variant, self.listing.options)
     }
 
     /// The path of a variant's function `stem`: what the spec names, or `generated`, added to the module.
@@ -127,12 +95,8 @@ impl<'a> Kernels<'a> {
 
     /// Lists a kernel.
     pub(super) fn push(&mut self, kernel: Made<'_>) {
-        let Made { serving: (family, order, variant), quantizer, plan, code, text, limits } = kernel;
-        let listing = Listing { format: self.index, format_name: self.name(), options: self.options };
-        let mut shape = of_whole_blocks(variant.shape, self.plan.format.elements);
-        shape.m.min = shape.m.min.max(limits.m_min);
-        shape.k.max = shape.k.max.min(limits.k_max);
-        let listed = listing.entry(family, order, variant, quantizer, shape, plan, code, text);
+        let (_, _, variant) = kernel.serving;
+        let listed = self.listing.entry(kernel);
         binding(&mut self.body, variant, &listed.name);
         self.listed.push(listed);
     }

@@ -2,7 +2,7 @@
 
 use crate::hash::hash;
 use crate::options::Options;
-use crate::plan::features;
+use crate::plan::{features, of_whole_blocks};
 use gristmill_spec::model::{CpuBody, CpuVariant, Kernel, ShapeRules};
 use gristmill_spec::vocab::{DType, DeviceKind, Feature, Isa, Op};
 
@@ -41,28 +41,55 @@ pub struct Listed {
     pub(super) rank: (bool, Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
+/// A variant that serves a format: its kernel family, its place there, and itself.
+pub(super) type Serving<'a> = (&'a Kernel, usize, &'a CpuVariant);
+
+/// A kernel that was made.
+pub(super) struct Made<'k> {
+    pub(super) serving: Serving<'k>,
+    /// Index and name of the quantizer.
+    pub(super) quantizer: Option<(usize, &'k str)>,
+    /// The plan in words.
+    pub(super) plan: String,
+    /// Rust expression of its `Code`.
+    pub(super) code: String,
+    /// What its identity is made of.
+    pub(super) text: &'k str,
+    /// What its plan says of shapes.
+    pub(super) limits: Limits,
+}
+
+/// What the plan of a kernel says of the shapes that it takes, besides its variant.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Fewest tokens for which it pays.
+    pub(super) m_min: u64,
+    /// Largest k for which it is right.
+    pub(super) k_max: u64,
+}
+
+impl Limits {
+    /// All shapes of its variant.
+    pub(super) const NONE: Limits = Limits { m_min: 0, k_max: u64::MAX };
+}
+
+/// The format that kernels are listed for, or the activation format.
 pub(super) struct Listing<'a> {
+    /// Its index.
     pub(super) format: usize,
     pub(super) format_name: &'a str,
+    /// Elements of a block, of which rows are whole ones.
+    pub(super) elements: u32,
     pub(super) options: &'a Options,
 }
 
 impl Listing<'_> {
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one call site a kind of kernel; a struct would repeat the fields"
-    )]
-    pub(super) fn entry(
-        &self,
-        kernel: &Kernel,
-        order: usize,
-        variant: &CpuVariant,
-        quantizer: Option<(usize, &str)>,
-        shape: ShapeRules,
-        plan: String,
-        code: String,
-        text: &str,
-    ) -> Listed {
+    /// The entry of a kernel.
+    pub(super) fn entry(&self, made: Made<'_>) -> Listed {
+        let Made { serving: (kernel, order, variant), quantizer, plan, code, text, limits } = made;
+        let mut shape = of_whole_blocks(variant.shape, self.elements);
+        shape.m.min = shape.m.min.max(limits.m_min);
+        shape.k.max = shape.k.max.min(limits.k_max);
         let name = kernel_name(&kernel.name, self.format_name, quantizer.map(|(_, name)| name), variant);
         let features = features(variant);
         let mut parts = vec![name.as_str(), &self.options.compiler, env!("CARGO_PKG_VERSION")];

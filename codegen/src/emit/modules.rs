@@ -1,14 +1,14 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
 use super::kernels::{Kernels, binding, by_hand, passing_on};
-use super::listed::{Listed, Listing, kernel_name, variant_ident};
+use super::listed::{Limits, Listed, Listing, Made, kernel_name, variant_ident};
 use super::loops::Loops;
 use super::text::doc;
 use super::variants::variants;
 use super::{activations, blockwise, fields, format, pack, products, prologue};
 use crate::Error;
 use crate::options::{CudaImages, Options};
-use crate::plan::{FormatPlan, of_whole_blocks};
+use crate::plan::FormatPlan;
 use crate::text::joined;
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::Op;
@@ -106,8 +106,9 @@ impl Own {
         let format = &set.activations[index];
         let (name, op) = (&format.name, self.op);
         let module = format!("activations_{name}");
-        let listing = Listing { format: index, format_name: name, options };
-        for (kernel, order, variant) in variants(set, op, index) {
+        let elements = format.block.unwrap_or(1);
+        let listing = Listing { format: index, format_name: name, elements, options };
+        for serving @ (kernel, _, variant) in variants(set, op, index) {
             let ident = format!("{}_{}", self.callee, variant_ident(variant));
             let named = kernel_name(&kernel.name, name, None, variant);
             let function = by_hand(body, &module, op, &named, variant, options).unwrap_or_else(|| {
@@ -115,9 +116,10 @@ impl Own {
                 body.push_str(&passing_on(variant, &self.what, origin, abi, &ident, (self.callee, &[])));
                 format!("{module}::{ident}")
             });
-            let shape = of_whole_blocks(variant.shape, format.block.unwrap_or(1));
             let code = format!("Code::{}({function})", self.code);
-            let entry = listing.entry(kernel, order, variant, None, shape, self.words.clone(), code, text);
+            let plan = self.words.clone();
+            let entry =
+                listing.entry(Made { serving, quantizer: None, plan, code, text, limits: Limits::NONE });
             binding(body, variant, &entry.name);
             listed.push(entry);
         }

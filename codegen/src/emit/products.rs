@@ -1,7 +1,7 @@
 //! The products of a format: the scalar one over its own rows, and those that read packings, whose loops formats share.
 
-use super::kernels::{Kernels, Limits, Made, Serving};
-use super::listed::variant_ident;
+use super::kernels::Kernels;
+use super::listed::{Limits, Made, Serving, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::{lookup, matmul, scalar, staged, tiles};
 use crate::Error;

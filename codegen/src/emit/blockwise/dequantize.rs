@@ -1,7 +1,8 @@
 //! Blocks to f32.
 
 use crate::emit::format;
-use crate::emit::kernels::{Kernels, Limits, Made};
+use crate::emit::kernels::Kernels;
+use crate::emit::listed::{Limits, Made};
 use gristmill_spec::model::CpuVariant;
 use gristmill_spec::vocab::Op;
 

@@ -1,8 +1,8 @@
 //! Rows of blocks as values of a type: what `dequantize` gives, rounded where it is to be an f16 or a bf16.
 
 use super::dequantize;
-use crate::emit::kernels::{Kernels, Limits, Made};
-use crate::emit::listed::variant_ident;
+use crate::emit::kernels::Kernels;
+use crate::emit::listed::{Limits, Made, variant_ident};
 use gristmill_spec::vocab::Op;
 
 /// Adds the kernels of a format.

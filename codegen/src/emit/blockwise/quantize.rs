@@ -1,7 +1,8 @@
 //! f32 to blocks, by each quantizer of the format.
 
-use crate::emit::kernels::{Kernels, Limits, Made, passing_on};
+use crate::emit::kernels::{Kernels, passing_on};
 use crate::emit::listed::variant_ident;
+use crate::emit::listed::{Limits, Made};
 use crate::emit::quantize;
 use gristmill_spec::model::{CpuVariant, Quantizer};
 use gristmill_spec::vocab::{Abi, Op};
