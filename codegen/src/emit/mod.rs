@@ -21,6 +21,7 @@ mod matrix;
 mod modules;
 mod operands;
 mod pack;
+mod packer;
 mod planes;
 mod products;
 mod prologue;

@@ -2,6 +2,7 @@
 
 use super::fields::read_raw;
 use super::format::window;
+use super::packer::{Packer, packed_k};
 use super::planes;
 use super::terms;
 use super::trits;
@@ -17,7 +18,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let name = &pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
-    let (mut tables, row_bit) = row_bit(pack);
+    let (row_bits, row_bit) = row_bit(pack);
     let k_bits = joined((0..tile_k).map(|k| pack.bit(0, k).to_string()), ", ");
     let (encode, decode) = (encode(plan, pack), decode(plan, pack));
     let at = packed_k(plan, pack);
@@ -25,33 +26,17 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let value = value(plan, pack);
     let (scales_name, mins_name) =
         (if plan.has_scales() { "scales" } else { "_scales" }, if plan.offset { "mins" } else { "_mins" });
-    let planes = planes::pack(plan, pack, &mut tables);
-    let trits = pack.trits().then(|| trits::pack(plan, pack, &row_bit));
-    let store = match (&trits, &planes) {
-        (Some(trits), _) => trits.store.clone(),
-        (None, Some(planes)) => planes.store.clone(),
-        (None, None) => store(plan, pack, &row_bit),
-    };
-    let code = match &planes {
-        _ if pack.trits() => {
-            format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3")
-        }
-        Some(planes) => {
-            format!("(byte >> (bit % 8)) & {:#x} | {}", (1u32 << pack.field_bits()) - 1, planes.read)
-        }
-        None if pack.bits() == 8 => "byte".to_owned(),
-        None => format!("(byte >> (bit % 8)) & {:#x}", (1u32 << pack.bits()) - 1),
-    };
-    let (items, begin, end) = match trits {
-        Some(trits) => (trits.items, trits.begin, trits.end),
-        None => (String::new(), String::new(), String::new()),
+    let Packer { items, tables, begin, store, end, code } = match pack.upper {
+        Some(plane) => planes::packer(plan, pack, plane),
+        None if pack.trits() => trits::packer(plan, pack, &row_bit),
+        None => packer(plan, pack, &row_bit),
     };
     format!(
         "{items}/// The code of a value in packing `{name}`.
          #[inline(always)]
          fn code_{name}(value: Int) -> u8 {{ {encode} }}
 
-         {tables}/// Bit of element k of a tile's first row in packing `{name}`.
+         {row_bits}{tables}/// Bit of element k of a tile's first row in packing `{name}`.
          const K_BITS_{upper}: [usize; {tile_k}] = [{}];
 
          /// Rows of blocks to one panel of `{name}`.
@@ -207,20 +192,6 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     }
 }
 
-/// The sum that element `k` belongs to, counted over a row.
-fn unit_of_k(plan: &FormatPlan<'_>) -> String {
-    format!("(k / {})", plan.unit)
-}
-
-/// The place of element `k` of a row where sums are padded to what the packing's tiles take.
-fn packed_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
-    let unit = plan.unit;
-    match unit.next_multiple_of(pack.multiple.max(1)) {
-        padded if unit == 0 || padded == unit => "k".to_string(),
-        padded => format!("k / {unit} * {padded} + k % {unit}"),
-    }
-}
-
 /// The place of the term of element `k` of a row, for formats with one for each sum or for some of them.
 fn place_of_term(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let rows = pack.packing.rows;
@@ -305,7 +276,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
             terms::integer_of_half(shift, plus, &at, rows / 2)
         }
     };
-    let unit = unit_of_k(plan);
+    let unit = format!("(k / {})", plan.unit);
     let rest = when(plan.offset, || {
         format!(
             "let words = {unit} / {runs} * {words};
@@ -327,6 +298,15 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
         integer =
             integer(pack.terms.scale_integers, "scales", place_of_scale(pack.terms.scale_integers, rows)),
     )
+}
+
+/// For codes of bits in one piece.
+fn packer(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> Packer {
+    let code = match pack.bits() {
+        8 => "byte".to_owned(),
+        bits => format!("(byte >> (bit % 8)) & {:#x}", (1u32 << bits) - 1),
+    };
+    Packer { store: store(plan, pack, row_bit), code, ..Packer::default() }
 }
 
 /// Statements that write the codes of a block. Where those of a row in a tile make a word of their own, whole blocks are

@@ -1,36 +1,28 @@
 //! Code that packs codes whose upper bits lie in a plane of their own, and finds them again: what `pack` writes for such tiles.
 
-use crate::plan::{FormatPlan, PackPlan};
+use super::packer::{Packer, packed_k};
+use crate::plan::{FormatPlan, PackPlan, UpperPlane};
 use crate::text::joined;
 use std::fmt::Write;
 
 /// Bits of a row in a vector of codes.
 const LANE: u32 = 32;
 
-/// The parts of a packing function that differ from those for codes in one piece.
-pub(super) struct PlanePacker {
-    /// For a block of a row.
-    pub store: String,
-    /// The upper bits at their place in the code, of element `at` and `row`.
-    pub read: String,
-}
-
-/// None where codes are in one piece; constants go to `tables`.
-pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut String) -> Option<PlanePacker> {
-    let plane = pack.upper?;
+/// For codes whose upper bits are in `plane`.
+pub(super) fn packer(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, plane: UpperPlane) -> Packer {
     let name = pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes, low) = (pack.tile.k, pack.tile.bytes, pack.field_bits());
     let bits: Vec<u32> = (0..tile_k).filter_map(|k| pack.upper_bit(0, k)).collect();
+    let keep = (1u32 << low) - 1;
     // Bits of a row in the plane.
     let lane = if plane.nibbles { 16 } else { LANE };
-    let _ = write!(
-        tables,
+    let tables = format!(
         "/// Bit of the upper bits of element k of a tile's first row in packing `{name}`.
          const UPPER_BITS_{upper}: [usize; {tile_k}] = {bits:?};\n"
     );
-    let read = format!(
-        "{{
+    let code = format!(
+        "(byte >> (bit % 8)) & {keep:#x} | {{
              let bit = row * {lane} + UPPER_BITS_{upper}[at % {tile_k}];
              // SAFETY: the caller answers for a whole panel.
              let byte = unsafe {{ *codes.add(at / {tile_k} * {tile_bytes} + bit / 8) }};
@@ -38,9 +30,8 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut Stri
          }}",
         (1u32 << plane.bits) - 1
     );
-    let run = if plan.unit == 0 { plan.format.elements } else { plan.unit };
-    if run.is_multiple_of(tile_k) {
-        let store = format!(
+    let store = if plan.appended().is_multiple_of(tile_k) {
+        format!(
             "for tile in 0..ELEMENTS / {tile_k} {{
                  let mut each = [0u8; {tile_k}];
                  for (code, &value) in each.iter_mut().zip(&values[tile * {tile_k}..]) {{ *code = code_{name}(value); }}
@@ -48,28 +39,26 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, tables: &mut Stri
                  {}
              }}",
             words(pack, lane, &bits)
-        );
-        return Some(PlanePacker { store, read });
-    }
-    let padded = if plan.unit == 0 { run } else { run.next_multiple_of(pack.multiple) };
-    let at = if padded == run { "k".to_string() } else { format!("k / {run} * {padded} + k % {run}") };
-    let store = format!(
-        "for (element, &value) in values.iter().enumerate() {{
-             let code = code_{name}(value);
-             let k = first + element;
-             let at = {at};
-             let bit = row * {LANE} + K_BITS_{upper}[at % {tile_k}];
-             let above = row * {lane} + UPPER_BITS_{upper}[at % {tile_k}];
-             let tile = at / {tile_k} * {tile_bytes};
-             // SAFETY: the caller answers for a whole panel.
-             unsafe {{
-                 *codes.add(tile + bit / 8) |= (code & {keep:#x}) << (bit % 8);
-                 *codes.add(tile + above / 8) |= (code >> {low}) << (above % 8);
-             }}
-         }}",
-        keep = (1u32 << low) - 1,
-    );
-    Some(PlanePacker { store, read })
+        )
+    } else {
+        format!(
+            "for (element, &value) in values.iter().enumerate() {{
+                 let code = code_{name}(value);
+                 let k = first + element;
+                 let at = {at};
+                 let bit = row * {LANE} + K_BITS_{upper}[at % {tile_k}];
+                 let above = row * {lane} + UPPER_BITS_{upper}[at % {tile_k}];
+                 let tile = at / {tile_k} * {tile_bytes};
+                 // SAFETY: the caller answers for a whole panel.
+                 unsafe {{
+                     *codes.add(tile + bit / 8) |= (code & {keep:#x}) << (bit % 8);
+                     *codes.add(tile + above / 8) |= (code >> {low}) << (above % 8);
+                 }}
+             }}",
+            at = packed_k(plan, pack),
+        )
+    };
+    Packer { tables, store, code, ..Packer::default() }
 }
 
 /// Statements that write the codes `each` of a row in the tile at byte `at`: a word in each vector, and one in the plane.

@@ -1,27 +1,15 @@
 //! Code that packs five trits to a byte and finds them again: what `pack` writes for tiles of trits.
 
+use super::packer::Packer;
 use crate::plan::{FormatPlan, PackPlan, trits};
 use crate::text::joined;
 
-/// The parts of a packing function that differ from those for codes of bits.
-pub(super) struct TritPacker {
-    /// Items before the functions.
-    pub items: String,
-    /// Before the blocks of a row.
-    pub begin: String,
-    /// For a block of a row.
-    pub store: String,
-    /// Behind the blocks of a row.
-    pub end: String,
-}
-
 /// Codes wait until they fill a tile of their row: blocks need not be whole tiles.
-pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> TritPacker {
+pub(super) fn packer(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> Packer {
     let name = pack.ident();
     let upper = name.to_uppercase();
     let (tile_k, tile_bytes) = (pack.tile.k, pack.tile.bytes);
-    // What is appended at once: a block, or a unit of it, behind which the tile is padded.
-    let run = if plan.unit == 0 { plan.format.elements } else { plan.unit };
+    let run = plan.appended();
     let store = |codes: &str| {
         format!(
             "// SAFETY: the caller answers for a whole panel.
@@ -38,7 +26,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) ->
     // Without units no tile ends before the row does.
     let (after_run, end) =
         if plan.unit == 0 { (String::new(), last) } else { (format!("{last}\nheld = 0;"), String::new()) };
-    TritPacker {
+    Packer {
         items: format!(
             "/// The byte for five trits of packing `{name}`, numbered with the first as the least significant digit.
              const BYTES_{upper}: [u8; 256] = {bytes:?};
@@ -86,6 +74,8 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) ->
             whole = store("&staged[begin..]"),
         ),
         end,
+        code: format!("(TRITS_{upper}[usize::from(byte)] >> (2 * K_TRITS_{upper}[at % {tile_k}])) & 3"),
+        tables: String::new(),
     }
 }
 

@@ -117,6 +117,11 @@ impl<'a> FormatPlan<'a> {
         self.format.elements / self.groups
     }
 
+    /// Elements that are appended to a packed row at once: a unit, behind which its tile is padded, or a block.
+    pub(crate) fn appended(&self) -> u32 {
+        if self.unit == 0 { self.format.elements } else { self.unit }
+    }
+
     /// Units that share an f32 scale in a packing.
     pub fn runs(&self) -> u32 {
         self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
