@@ -5,6 +5,7 @@
 //! exactly, and up to which k. Emitting is then writing down.
 
 mod divisors;
+mod exact;
 mod format;
 mod lookup;
 pub(crate) mod pack;
@@ -19,6 +20,7 @@ pub(crate) mod trits;
 
 use crate::Error;
 pub(crate) use divisors::{lcm, of_whole_blocks};
+pub(crate) use exact::{exact_over, longest_row, up_to};
 pub use format::{Decode, FormatPlan};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
@@ -84,7 +86,7 @@ impl Dot {
         tokens: u32,
         pairs_in_i16: i64,
     ) -> Dot {
-        let tiles_of_a_unit = |row: u32| if plan.unit == 0 { row } else { plan.unit.div_ceil(read.tile.k) };
+        let tiles_of_a_unit = |row: u32| if plan.unit == 0 { row } else { plan.tiles_of_unit(read.tile.k) };
         let fields = i64::from(read.tile_fields());
         if primitives.direct {
             // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
@@ -105,6 +107,11 @@ impl Dot {
             // Beyond the tiles of a unit there is nothing to postpone.
             Dot::Pairs { tiles: (pairs_in_i16 / fields).min(tiles_of_a_unit(64).into()) as u32 }
         }
+    }
+
+    /// Whether sums in i16 take all of a unit of the codes that `read` holds, and are widened at its end.
+    pub(crate) fn widens_once(self, plan: &FormatPlan<'_>, read: &PackPlan<'_>) -> bool {
+        matches!(self, Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.tiles_of_unit(read.tile.k))
     }
 }
 
@@ -281,18 +288,7 @@ impl<'a> MatmulPlan<'a> {
         };
         let pack = PackPlan::new(plan, packing, Strategy::Multiply, &variant.origin)?;
         let lanes = primitives.lanes;
-        let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
-        if !packing.rows.is_multiple_of(lanes) || !rows.is_multiple_of(lanes) {
-            return Err(Error::refused(
-                "tile-rows",
-                &variant.origin,
-                format!(
-                    "{rows} rows at once in panels of {} don't fill vectors of {lanes} lanes ({})",
-                    packing.rows, variant.isa
-                ),
-                format!("rows of the tile and of the packing that are multiples of {lanes}"),
-            ));
-        }
+        let rows = pack.rows_at_once(variant, lanes, "lanes")?;
         if pack.trits() && !primitives.trits {
             return Err(Error::refused(
                 "packing-order",
@@ -346,11 +342,7 @@ impl<'a> MatmulPlan<'a> {
         if pairs {
             tokens &= !1;
         }
-        let k_max = exact_k(plan, &pack, dot);
-        let unit = u64::from(plan.unit);
-        if unit > k_max {
-            return Err(Error::overflow(plan.format, plan.unit, &variant.origin));
-        }
+        let k_max = longest_row(plan, exact_k(plan, &pack, dot), &variant.origin)?;
         Ok(MatmulPlan {
             format: plan,
             primitives,
@@ -362,7 +354,7 @@ impl<'a> MatmulPlan<'a> {
             dot,
             pairs,
             step,
-            k_max: if unit == 0 { k_max } else { u64::MAX },
+            k_max,
             pack,
             staged,
             tiles,
@@ -461,8 +453,7 @@ impl<'a> MatmulPlan<'a> {
             Some(k) => format!("{decode}, {times}once for all tokens by {k} k"),
             None => decode.to_string(),
         };
-        let k =
-            if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        let k = up_to(self.k_max);
         format!(
             "{} rows x {} tokens; {} of {}; decode: {decode}; {dot}; {unit}{k}",
             self.vectors * self.primitives.lanes,
@@ -508,7 +499,7 @@ fn in_registers(
 /// Tiles that put sixteen k of a row side by side, or else eight: as far as runs are whole steps.
 fn tiles_of_a_step(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u32 {
     // How many tiles a whole row has is known only when it is packed.
-    let run = if plan.unit == 0 { 1 } else { plan.unit.div_ceil(pack.tile.k) };
+    let run = if plan.unit == 0 { 1 } else { plan.tiles_of_unit(pack.tile.k) };
     let whole = |k: u32| (k / pack.tile.k).max(1);
     [whole(16), whole(8)].into_iter().find(|&tiles| run.is_multiple_of(tiles)).unwrap_or(1)
 }
@@ -527,7 +518,7 @@ fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u3
     } + tokens / 2 * operands;
     let (steps, apart) = match plan.unit {
         0 => (1, 0),
-        unit => (unit.div_ceil(k), vectors * tokens + tokens),
+        _ => (plan.tiles_of_unit(k), vectors * tokens + tokens),
     };
     steps * saved > steps * together + apart
 }
@@ -541,7 +532,7 @@ fn sums_of_a_vector(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u32
         Dot::PairsWithin { .. } | Dot::Split => 2,
         // Two halves in i16, and the i32 sum that they are widened into: during the loop if there is
         // more than one widening.
-        Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.unit.div_ceil(pack.tile.k) => 2,
+        Dot::Pairs { .. } if dot.widens_once(plan, pack) => 2,
         Dot::Pairs { .. } => 3,
     };
     let floats = if plan.unit == 0 { 0 } else { 1 };
@@ -560,20 +551,14 @@ fn steps_in_i16(smallest: i64, largest: i64, count: i64) -> i64 {
 
 /// The largest k for which no i32 sum over the whole row can overflow.
 pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u64 {
-    let limit = (1u64 << 31) - 1;
-    let magnitude = |v: i32| u64::from(v.unsigned_abs());
     let operand = u64::from(pack.operand_max);
     // Shift-free sums hold a field at its place in the byte, over a share of k.
     let in_place = match dot {
         Dot::Direct { shift_free: true } => operand << pack.place(pack.fields - 1),
         _ => operand,
     };
-    let worst = operand
-        .max(in_place.div_ceil(u64::from(pack.fields)))
-        .max(magnitude(plan.min()))
-        .max(magnitude(plan.max()));
-    // One tile of slack: k is padded to whole tiles.
-    (limit / (128 * worst.max(1))).saturating_sub(u64::from(pack.tile.k))
+    let worst = operand.max(in_place.div_ceil(u64::from(pack.fields))).max(plan.largest());
+    exact_over(128 * worst.max(1), pack.tile.k)
 }
 
 /// The largest k for which the scalar reference's i32 sums are exact.
@@ -581,6 +566,5 @@ pub fn scalar_k_max(plan: &FormatPlan<'_>) -> u64 {
     if plan.unit != 0 {
         return u64::MAX;
     }
-    let worst = u64::from(plan.min().unsigned_abs().max(plan.max().unsigned_abs())).max(1);
-    ((1u64 << 31) - 1) / (128 * worst)
+    exact_over(128 * plan.largest().max(1), 0)
 }

@@ -89,7 +89,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let format = plan.format;
     let unit = format.unit;
     let pack = &plan.pack;
-    let tiles = unit.div_ceil(pack.tile.k);
+    let tiles = format.tiles_of_unit(pack.tile.k);
     let rows = pack.packing.rows;
     let mut sums = start(plan);
     let at = format!("{} * {tiles}", extent.counted("unit"));

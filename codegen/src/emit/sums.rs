@@ -126,20 +126,15 @@ fn sums_by_token(
             let body = format!("{sum} {load} {}", multiply_within(plan, fields, widened));
             format!("{dot}\n{}\n{}", begin("dot"), alone(&body))
         }
-        // A unit that fits i16 sums is widened once, at its end.
-        Dot::Pairs { tiles }
-            if plan.format.unit != 0 && tiles >= plan.format.unit.div_ceil(plan.pack.tile.k) =>
-        {
-            format!(
-                "let mut sum = [[simd::zero_pairs(); V]; T];
-                 {}
-                 {dot}
-                 {}
-                 {widen}",
-                alone(&format!("{load} {}", multiply(plan, "sum"))),
-                begin("dot")
-            )
-        }
+        Dot::Pairs { .. } if plan.dot.widens_once(plan.format, &plan.pack) => format!(
+            "let mut sum = [[simd::zero_pairs(); V]; T];
+             {}
+             {dot}
+             {}
+             {widen}",
+            alone(&format!("{load} {}", multiply(plan, "sum"))),
+            begin("dot")
+        ),
         Dot::Pairs { tiles } => format!(
             "{dot}
              {}

@@ -14,7 +14,7 @@ use crate::text::when;
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
 pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let has_min = superblock.min.is_some();
     let at = match extent.first {
         None => format!("unit * {tiles}"),
@@ -345,7 +345,7 @@ fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
         return String::new();
     }
     // Panel follows panel, so what comes after the last super-block is the next panel's first one.
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / superblock.runs).max(1);
     let each = values_of_words(plan.pack.terms);
     let of = |name: &str, words: &str| {

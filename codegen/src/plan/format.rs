@@ -107,6 +107,16 @@ impl<'a> FormatPlan<'a> {
         self.values[self.values.len() - 1]
     }
 
+    /// Largest magnitude of a value.
+    pub(crate) fn largest(&self) -> u64 {
+        self.min().unsigned_abs().max(self.max().unsigned_abs()).into()
+    }
+
+    /// Tiles of so many `k` that a unit takes; 0 where the whole row is one.
+    pub(crate) fn tiles_of_unit(&self, k: u32) -> u32 {
+        self.unit.div_ceil(k)
+    }
+
     /// The Rust type that holds a value.
     pub fn value_type(&self) -> &'static str {
         if self.narrow { "i8" } else { "i16" }

@@ -5,6 +5,7 @@
 //! rows or more; bytes are summed until they could overflow, then merged into i16 lanes, and those into i32.
 
 use super::divisors::gcd;
+use super::exact::{exact_over, longest_row, up_to};
 use super::format::FormatPlan;
 use super::primitives::features;
 use super::{Error, PackPlan};
@@ -81,17 +82,7 @@ impl<'a> LookupPlan<'a> {
             Isa::Neon => ("neon", 4),
         };
         let mut pack = PackPlan::new(plan, packing, Strategy::Lookup, origin)?;
-        let rows = if variant.rows == 0 { packing.rows } else { variant.rows };
-        if !packing.rows.is_multiple_of(4 * lanes) || !rows.is_multiple_of(4 * lanes) {
-            let message = format!(
-                "{rows} rows at once in panels of {} don't fill vectors of {} bytes ({})",
-                packing.rows,
-                4 * lanes,
-                variant.isa
-            );
-            let help = format!("rows of the tile and of the packing that are multiples of {}", 4 * lanes);
-            return Err(Error::refused("tile-rows", origin, message, help));
-        }
+        let rows = pack.rows_at_once(variant, 4 * lanes, "bytes")?;
         let values: Vec<u8> = match &pack.table {
             Some(table) => table.iter().copied().take(plan.values.len()).collect(),
             None => (0..=pack.operand_max as u8).collect(),
@@ -117,8 +108,8 @@ impl<'a> LookupPlan<'a> {
             let tiles = plan.unit.next_multiple_of(whole) / pack.tile.k;
             (1..=most).rev().find(|block| tiles.is_multiple_of(*block)).unwrap_or(1)
         };
-        let weight = plan.min().unsigned_abs().max(plan.max().unsigned_abs());
-        let short = plan.unit != 0 && 128 * u64::from(plan.unit) * u64::from(weight) <= i16::MAX as u64;
+        let weight = plan.largest();
+        let short = plan.unit != 0 && 128 * u64::from(plan.unit) * weight <= i16::MAX as u64;
         let merged = most_of_a_block(largest, codes, block) * step;
         let tables = match plan.unit {
             0 => TABLES,
@@ -129,11 +120,8 @@ impl<'a> LookupPlan<'a> {
             return range(format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));
         }
         // With the bias a sum is up to twice as large.
-        let worst = 256 * u64::from(pack.operand_max) + 128 * u64::from(weight);
-        let k_max = (((1u64 << 31) - 1) / worst.max(1)).saturating_sub(u64::from(pack.multiple));
-        if u64::from(plan.unit) > k_max {
-            return Err(Error::overflow(plan.format, plan.unit, origin));
-        }
+        let worst = 256 * u64::from(pack.operand_max) + 128 * weight;
+        let k_max = longest_row(plan, exact_over(worst.max(1), pack.multiple), origin)?;
         Ok(LookupPlan {
             format: plan,
             module,
@@ -148,7 +136,7 @@ impl<'a> LookupPlan<'a> {
             block,
             blocks_in_i16: (!short).then(|| (i16::MAX as u32 / merged.max(1)).max(1)),
             tables,
-            k_max: if plan.unit == 0 { k_max } else { u64::MAX },
+            k_max,
             pack,
         })
     }
@@ -160,8 +148,7 @@ impl<'a> LookupPlan<'a> {
 
     /// The plan in words.
     pub fn describe(&self) -> String {
-        let k =
-            if self.k_max == u64::MAX { String::new() } else { format!("; exact up to k = {}", self.k_max) };
+        let k = up_to(self.k_max);
         let unit = self.format.extent();
         let wider = match self.blocks_in_i16 {
             None => "and i16".to_string(),

@@ -3,7 +3,7 @@
 use super::format::FormatPlan;
 use super::terms::TermTypes;
 use crate::error::Error;
-use gristmill_spec::model::{Axis, Origin, Packing, Tile, TileCode, TileDigit};
+use gristmill_spec::model::{Axis, CpuVariant, Origin, Packing, Tile, TileCode, TileDigit};
 use gristmill_spec::vocab::Strategy;
 use std::borrow::Cow;
 
@@ -144,6 +144,24 @@ impl<'a> PackPlan<'a> {
         Ok(if saved >= NIBBLES_SAVE * bytes.bits_per_weight(plan) { nibbles } else { bytes })
     }
 
+    /// Rows that a variant computes at once, in vectors of so many `lanes`, which are `kind`.
+    ///
+    /// # Errors
+    /// They don't fill vectors.
+    pub(super) fn rows_at_once(&self, variant: &CpuVariant, lanes: u32, kind: &str) -> Result<u32, Error> {
+        let packed = self.packing.rows;
+        let rows = if variant.rows == 0 { packed } else { variant.rows };
+        if packed.is_multiple_of(lanes) && rows.is_multiple_of(lanes) {
+            return Ok(rows);
+        }
+        let message = format!(
+            "{rows} rows at once in panels of {packed} don't fill vectors of {lanes} {kind} ({})",
+            variant.isa
+        );
+        let help = format!("rows of the tile and of the packing that are multiples of {lanes}");
+        Err(Error::refused("tile-rows", &variant.origin, message, help))
+    }
+
     /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes or count in steps, and how
     /// scales and minima lie in it.
     pub fn ident(&self) -> String {
@@ -169,7 +187,7 @@ impl<'a> PackPlan<'a> {
         let span = (plan.max() - plan.min()) as u32;
         // Bytes of a run, which is filled up to whole tiles; where they are as many, the narrower codes.
         let cost = |tile: &Tile| {
-            let tiles = if plan.unit == 0 { 1.0 } else { f64::from(plan.unit.div_ceil(tile.k)) };
+            let tiles = if plan.unit == 0 { 1.0 } else { f64::from(plan.tiles_of_unit(tile.k)) };
             let of_a_run = if plan.unit == 0 { f64::from(tile.k) } else { f64::from(plan.unit) };
             (tiles * f64::from(tile.bytes) / of_a_run, tile.code.levels())
         };

@@ -205,7 +205,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
 
 /// A statement that fetches the codes of run `group` of a panel, which lie together: the four lanes that will load them fetch a line each.
 pub(super) fn prefetch_run(plan: &CudaMatmul<'_>, panel: &str) -> String {
-    let run = plan.format.unit.div_ceil(plan.pack.tile.k) * plan.pack.tile.bytes;
+    let run = plan.format.tiles_of_unit(plan.pack.tile.k) * plan.pack.tile.bytes;
     format!(
         "for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + {panel} * a.stride + group * {run} + line);"
     )
@@ -234,7 +234,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
         }
     };
     let tokens = plan.tokens;
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + {group}) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
     let TermText { load, of_token, store } = TermText::of(plan, &at);

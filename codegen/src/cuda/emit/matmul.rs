@@ -13,7 +13,7 @@ use super::{activations, dp4a, form, fused, mma, one_token, pipelined, wgmma};
 use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
-use crate::plan::{Dot, FormatPlan, PackPlan, TermTypes, exact_k};
+use crate::plan::{Dot, FormatPlan, PackPlan, TermTypes, exact_k, exact_over, longest_row, up_to};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
@@ -41,7 +41,7 @@ impl<'a> CudaMatmul<'a> {
         if shares && bytes > CudaBudget::default().shared {
             return Err(Error::large_tile(plan.format, origin, (tokens, threads), bytes));
         }
-        let tiles = if plan.unit == 0 { u32::MAX } else { plan.unit.div_ceil(pack.tile.k) };
+        let tiles = if plan.unit == 0 { u32::MAX } else { plan.tiles_of_unit(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
         let apart = pack.fields > 1 && pack.table.is_none();
         let by_row = variant.algorithm == CudaAlgorithm::Wgmma;
@@ -53,9 +53,7 @@ impl<'a> CudaMatmul<'a> {
         } else {
             exact_k(plan, &pack, Dot::Direct { shift_free })
         };
-        if u64::from(plan.unit) > k_max {
-            return Err(Error::overflow(plan.format, plan.unit, origin));
-        }
+        let k_max = longest_row(plan, k_max, origin)?;
         let fused = variant.activations == CudaActivations::Fused;
         let rounds = match (shares, plan.unit == 0, fused) {
             (false, ..) => 0,
@@ -78,7 +76,7 @@ impl<'a> CudaMatmul<'a> {
             rows,
             tokens,
             shift_free,
-            k_max: if plan.unit == 0 { k_max } else { u64::MAX },
+            k_max,
             tiling: None,
             division: None,
             split: None,
@@ -145,7 +143,7 @@ impl<'a> CudaMatmul<'a> {
         // Runs are padded to whole tiles.
         let (elements, tiles) = match runs {
             0 => (tile.k, 1),
-            _ => (runs * format.unit, runs * format.unit.div_ceil(tile.k)),
+            _ => (runs * format.unit, runs * format.tiles_of_unit(tile.k)),
         };
         (tiles * tile.bytes + terms, rows * elements)
     }
@@ -192,12 +190,9 @@ impl<'a> CudaMatmul<'a> {
             _ => "u8 x i8 dp4a into i32",
         };
         let unit = self.format.extent();
-        let k = match (self.fused, self.k_max) {
-            (Some(fused), _) => {
-                format!("; activations quantized by each CUDA block, up to k = {}", fused.k)
-            }
-            (None, u64::MAX) => String::new(),
-            (None, k_max) => format!("; exact up to k = {k_max}"),
+        let k = match self.fused {
+            Some(fused) => format!("; activations quantized by each CUDA block, up to k = {}", fused.k),
+            None => up_to(self.k_max),
         };
         let ahead = self.tiling.map(|tiling| tiling.describe());
         let ahead = ahead.or(self.division.map(|division| division.describe()));
@@ -260,9 +255,7 @@ fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Re
 /// The largest k for which the sums of each row are exact where a row's codes are all in one field, multiplied where it stands.
 fn exact_k_in_place(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u64 {
     let worst = u64::from(pack.operand_max) << pack.place(pack.fields - 1);
-    let limit = ((1u64 << 31) - 1) / (128 * worst.max(1));
-    // A tile of slack, since k is padded to whole tiles.
-    limit.saturating_sub(u64::from(pack.tile.k)).min(exact_k(plan, pack, Dot::Direct { shift_free: false }))
+    exact_over(128 * worst.max(1), pack.tile.k).min(exact_k(plan, pack, Dot::Direct { shift_free: false }))
 }
 
 /// The bit of (row, k) in fragment order: lane `row % 8 * 4 + k % 32 / 8` has sixteen bytes, and in them the operands of

@@ -64,8 +64,8 @@ fn early(plan: &CudaMatmul<'_>) -> String {
     let bytes = plan.pack.tile.bytes;
     let (begin, end, first, apart, count) = match plan.format.unit {
         0 => ("begin + ", format!("tiles * {bytes}"), 1, plan.threads / 32, AHEAD),
-        unit => {
-            let tiles = unit.div_ceil(plan.pack.tile.k);
+        _ => {
+            let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
             ("", "a.stride".to_string(), tiles, 1, tiles)
         }
     };
@@ -289,7 +289,7 @@ impl RunLoads {
     /// The next run's weights are on their way while this one's are used, as far as registers allow.
     fn new(plan: &CudaMatmul<'_>) -> RunLoads {
         let (warps, parts) = (plan.threads / 32, loads(plan));
-        let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+        let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
         let count = tiles * parts;
         if count > 4 {
             let tile = joined((0..parts).map(|part| weights(plan, "tile", part)), ", ");
@@ -328,7 +328,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (threads, columns) = (plan.threads, plan.tokens / 8);
     let warps = threads / 32;
     let outputs = MMA_ROWS * plan.tokens;
-    let tiles = plan.format.unit.div_ceil(plan.pack.tile.k);
+    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let RunLoads { declare, take, tile } = RunLoads::new(plan);
     let of_rows = RowTerms::new(plan);
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");

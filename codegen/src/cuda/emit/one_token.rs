@@ -382,7 +382,7 @@ impl Sums {
 
 /// Runs of k have scales: a warp computes the terms of some of them, and one warp adds all in the order of k.
 fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
-    let (parts, tiles) = (loads(plan), plan.format.unit.div_ceil(plan.pack.tile.k));
+    let (parts, tiles) = (loads(plan), plan.format.tiles_of_unit(plan.pack.tile.k));
     let each = runs_of_warp(plan.format, plan.algorithm, plan.tokens);
     let (count, bytes, round) = (tiles * parts, tiles * plan.pack.tile.bytes, each * plan.threads / 32);
     let comes_ahead = each * count <= MOST_AHEAD;

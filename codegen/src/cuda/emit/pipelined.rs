@@ -40,7 +40,7 @@ impl Tiling {
             return Err(Error::refused("tile-rows", variant, message, help));
         }
         let k = plan.pack.tile.k;
-        let run = if format.unit == 0 { 0 } else { format.unit.div_ceil(k) };
+        let run = format.tiles_of_unit(k);
         let fits = |tiles: u32| run == 0 || run.is_multiple_of(tiles) || tiles.is_multiple_of(run);
         let tiles = Some(STAGE / k).filter(|tiles| fits(*tiles)).unwrap_or(1);
         let runs = tiles.checked_div(run).map_or(0, |runs| runs.max(1));

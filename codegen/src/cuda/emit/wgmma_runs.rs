@@ -26,7 +26,7 @@ impl RunTerms {
             Some(parts) => (parts.runs, parts.words),
             None => (TOGETHER, TOGETHER * MMA_ROWS),
         };
-        let run = plan.format.unit.div_ceil(plan.pack.tile.k);
+        let run = plan.format.tiles_of_unit(plan.pack.tile.k);
         RunTerms { run, together, bytes: 4 * words, places: 0 }
     }
 

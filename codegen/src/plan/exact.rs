@@ -1,0 +1,27 @@
+//! How far integer sums are exact.
+
+use super::format::FormatPlan;
+use crate::Error;
+use gristmill_spec::model::Origin;
+
+/// The largest k for which no i32 can overflow that gains so much with each of them, where k is padded by fewer than `padding`.
+pub(crate) fn exact_over(each: u64, padding: u32) -> u64 {
+    (i32::MAX as u64 / each).saturating_sub(padding.into())
+}
+
+/// The longest row of a variant whose sums are exact over `k_max` elements.
+///
+/// # Errors
+/// A run has more.
+pub(crate) fn longest_row(plan: &FormatPlan<'_>, k_max: u64, variant: &Origin) -> Result<u64, Error> {
+    match plan.unit {
+        0 => Ok(k_max),
+        unit if u64::from(unit) > k_max => Err(Error::overflow(plan.format, unit, variant)),
+        _ => Ok(u64::MAX),
+    }
+}
+
+/// That in words, behind others.
+pub(crate) fn up_to(k_max: u64) -> String {
+    if k_max == u64::MAX { String::new() } else { format!("; exact up to k = {k_max}") }
+}
