@@ -94,8 +94,7 @@ impl Dot {
             // not.
             let few = if primitives.byte_shift { 2 } else { 1 };
             let saves = read.fields > few && tiles_of_a_unit(u32::MAX) > 2;
-            let codes_are_operands = read.table.is_none() && read.upper.is_none() && read.spacing == 0;
-            Dot::Direct { shift_free: tokens == 1 && saves && codes_are_operands }
+            Dot::Direct { shift_free: tokens == 1 && saves && read.are_operands() }
         } else if pairs_in_i16 == 0 {
             let whole = plan.unit == WORDS_K && plan.unit.is_multiple_of(read.tile.k);
             let products = i64::from(plan.unit / 4 * primitives.paired) * SPLIT_ACTIVATION;

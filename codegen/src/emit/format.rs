@@ -6,7 +6,7 @@
 
 use super::fields::{needs_window, read_f32, read_i8, read_raw};
 use crate::lower::decode as lower;
-use crate::lower::ir::{Expr, Type, f32, u32};
+use crate::lower::ir::{Expr, f32, u32};
 use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use crate::print::rust;
@@ -27,7 +27,7 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
          pub const BYTES: usize = {bytes};
          /// The integer value of a weight.
          type Int = {};\n",
-        plan.value_type(),
+        rust::name(lower::integer(plan)),
     );
     if plan.has_scales() {
         let _ = write!(
@@ -111,8 +111,7 @@ fn mapped(plan: &FormatPlan<'_>) -> String {
     match plan.decode() {
         Decode::Affine { times, zero, signed } => {
             let code = Expr::name(raw_type(&plan.format.fields[value.code]), "code");
-            let int = if plan.value_type() == "i16" { Type::I16 } else { Type::I8 };
-            let integer = lower::affine((times, zero, signed), plan.code_bits, code, int);
+            let integer = lower::affine((times, zero, signed), plan.code_bits, code, lower::integer(plan));
             format!(
                 "let mut values = [0 as Int; ELEMENTS];
                  for i in 0..ELEMENTS {{ let code = codes[i]; values[i] = {}; }}\n",
@@ -298,7 +297,7 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
 
 /// The dequantize body.
 pub fn dequantize(plan: &FormatPlan<'_>) -> String {
-    let integer = |name: &str| Expr::name(if plan.value_type() == "i8" { Type::I8 } else { Type::I16 }, name);
+    let integer = |name: &str| Expr::name(lower::integer(plan), name);
     let write = if !plan.has_scales() {
         let weight = lower::weight(lower::scale_outside(plan), integer("values[i]"), None);
         format!("for i in 0..ELEMENTS {{ out[i] = {}; }}", rust::expr(&weight))

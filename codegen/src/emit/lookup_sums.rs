@@ -41,13 +41,9 @@ fn block(plan: &LookupPlan<'_>, first_tile: &str, from: &str, then: &str) -> Str
     )
 }
 
-/// What the biased sums of `tiles` (an expression) tiles are too large by.
-fn biases(plan: &LookupPlan<'_>, tiles: &str) -> String {
-    let each = 2 * i64::from(plan.bias) * i64::from(plan.step);
-    match tiles.parse::<i64>() {
-        Ok(tiles) => (each * tiles).to_string(),
-        Err(_) => format!("({each} * {tiles}) as i32"),
-    }
+/// What the biased sums of a tile are too large by.
+fn bias_of_tile(plan: &LookupPlan<'_>) -> i64 {
+    2 * i64::from(plan.bias) * i64::from(plan.step)
 }
 
 /// The sums of a run as i32 in `sum[i]`, four vectors each, of the row's blocks from `begin` to `end`, with the tables from tile `from` on.
@@ -104,13 +100,13 @@ pub(super) fn whole_row(plan: &LookupPlan<'_>) -> TileText {
         load("sum", "simd::as_int"),
         long_sums(plan, "first", "last", &format!("first * {}", plan.block), most)
     );
-    let tiles = format!("(last * {})", plan.block);
     let last = format!(
-        "let correction = simd::splat({} - {});
+        "let correction = simd::splat({} - ({} * (last * {})) as i32);
          let mut y = [[simd::splat_f32(0.0); 4]; V];
          for i in 0..4 * V {{ y[i / 4][i % 4] = simd::to_f32(simd::add(sum[i / 4][i % 4], correction)); }}",
         x_sum(plan, "a.x_sums.add(token)"),
-        biases(plan, &tiles),
+        bias_of_tile(plan),
+        plan.block,
     );
     TileText { sums, waits: "simd::as_f32(sum[i / 4][i % 4])", last }
 }
@@ -132,7 +128,7 @@ pub(super) fn by_unit(plan: &LookupPlan<'_>) -> TileText {
     let correction = format!(
         "{} - {}",
         x_sum(plan, "a.x_sums.add(token * a.units + unit)"),
-        biases(plan, &tiles.to_string())
+        bias_of_tile(plan) * i64::from(tiles)
     );
     let from = format!("first * {tiles}");
     let integers = match plan.blocks_in_i16 {

@@ -8,7 +8,7 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::function::{Function, constants, imports};
-use super::operands::{LINE, chooses, prefetch_distance, prefetches};
+use super::operands::{LINE, Over, chooses, prefetch_distance, prefetches};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::superblocks;
@@ -353,7 +353,7 @@ fn token_steps(plan: &MatmulPlan<'_>) -> Vec<u32> {
 }
 
 fn whole_row(plan: &MatmulPlan<'_>) -> String {
-    format!("{}{}", integer_sums(plan, "0", "a.stride / TILE", false), whole_sums(plan))
+    format!("{}{}", integer_sums(plan, Over::Row("a.stride / TILE"), false), whole_sums(plan))
 }
 
 /// From the integer sums of whole rows to f32.

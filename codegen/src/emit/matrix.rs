@@ -6,7 +6,7 @@
 //! fields above one another; the activations of two tokens cost one for each operand. Where codes lie in planes, they are
 //! put together first.
 
-use super::operands::{POSITION, code_at, decode, each_tile, load_upper, load_word, operand, table};
+use super::operands::{Over, POSITION, code_at, decode, each_tile, load_upper, load_word, operand, table};
 use crate::plan::MatmulPlan;
 use std::fmt::Write;
 
@@ -19,9 +19,9 @@ enum Order {
     EverySecond,
 }
 
-/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`, for an even number of tokens. Where
-/// `start` is given, they start at `start[t]`, else at zero.
-pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
+/// Integer sums over tiles into `dot[t][i]`, for an even number of tokens. Where `start` is given, they start at `start[t]`, else at
+/// zero.
+pub(super) fn sums(plan: &MatmulPlan<'_>, over: Over<'_>, start: bool) -> String {
     let begin = if start {
         "for p in 0..T / 2 {
              let both = simd::in_turn::<0>(start[2 * p], start[2 * p + 1]);
@@ -42,7 +42,7 @@ pub(super) fn sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool)
              }}
          }}\n",
         table = table(plan),
-        steps = each_tile(plan, plan.step, first, count, |_| format!("{POSITION}{}", step(plan))),
+        steps = each_tile(plan, plan.step, over, |_| format!("{POSITION}{}", step(plan))),
     )
 }
 

@@ -130,6 +130,10 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
     let (word, of_word) = (field / pack.fields, field % pack.fields);
     let apart = pack.trits() && of_word == pack.fields - 1;
     let vectors = if apart { format!("fifth{word}") } else { format!("packed{word}") };
+    let load = when((pack.upper.is_some() || pack.words > 1) && of_word == 0, || load_word(plan, word));
+    if pack.fields == 1 && pack.are_operands() && !plan.biased {
+        return format!("{load}let w{field} = {vectors};\n");
+    }
     let from = format!("{vectors}[i]");
     let shift = pack.place(of_word);
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
@@ -138,10 +142,6 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
     } else {
         code_at(plan, &from, shift, place(plan, of_word).is_none())
     };
-    let mut load = String::new();
-    if (pack.upper.is_some() || pack.words > 1) && of_word == 0 {
-        load = load_word(plan, word);
-    }
     if let Some(upper) = pack.upper {
         text = format!("simd::or({text}, {})", upper_bits(plan, upper, field));
     }
@@ -151,9 +151,6 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
         text = format!("simd::or({text}, {flagged})");
     }
     let text = operand(plan, &text);
-    if text == from {
-        return format!("{load}let w{field} = {vectors};\n");
-    }
     format!("{load}let mut w{field} = [simd::zero(); V];\nfor i in 0..V {{ w{field}[i] = {text}; }}\n")
 }
 
@@ -351,33 +348,60 @@ pub(super) fn multiply(plan: &MatmulPlan<'_>, sum: &str) -> String {
 /// The statement that binds the byte at which the codes of `tile` are, and its first element.
 pub(super) const POSITION: &str = "let (at, k) = (tile * TILE, tile * TILE_K);\n";
 
-/// A loop over `count` tiles from `first` on (expressions), `step` at once: `tile` is the first of them in `body`, which is given the number
-/// of the turn as an expression.
+/// The tiles that products are summed over.
+#[derive(Clone, Copy)]
+pub(super) enum Over<'a> {
+    /// Those of a row or a part of one, so many (an expression).
+    Row(&'a str),
+    /// So many, from `first` (an expression) on.
+    From {
+        /// The first one.
+        first: &'a str,
+        /// How many.
+        count: u32,
+    },
+}
+
+impl Over<'_> {
+    /// The first one, as an expression.
+    pub(super) fn first(&self) -> &str {
+        match self {
+            Over::Row(_) => "0",
+            Over::From { first, .. } => first,
+        }
+    }
+
+    /// What is behind the last one, as an expression.
+    pub(super) fn end(&self) -> String {
+        match self {
+            Over::Row(count) => format!("0 + {count}"),
+            Over::From { first, count } => format!("{first} + {count}"),
+        }
+    }
+}
+
+/// A loop over tiles, `step` at once: `tile` is the first of them in `body`, which is given the number of the turn as an expression.
 pub(super) fn each_tile(
     plan: &MatmulPlan<'_>,
     step: u32,
-    first: &str,
-    count: &str,
+    over: Over<'_>,
     body: impl Fn(&str) -> String,
 ) -> String {
-    if plan.tokens > 1 && step == 1 && first != "0" {
+    match over {
+        Over::Row(count) if step == 1 => format!("for tile in 0..{count} {{ {} }}\n", body("tile")),
+        Over::Row(count) => {
+            format!("for turn in 0..{count} / {step} {{ let tile = 0 + turn * {step}; {} }}\n", body("turn"))
+        }
         // Whether the end has wrapped is asked each time, so LLVM leaves the loop as it is: unrolled, the additions of several tiles change
         // places, and the sums of several tokens have no registers (`q4_k` with AVX2: 9 % slower).
-        return format!(
-            "for tile in {first}..{first} + {count} {{ {} }}\n",
-            body(&format!("(tile - {first})"))
-        );
+        Over::From { first, .. } if plan.tokens > 1 && step == 1 => {
+            format!("for tile in {first}..{} {{ {} }}\n", over.end(), body(&format!("(tile - {first})")))
+        }
+        Over::From { first, count } => match count / step {
+            1 => format!("let tile = {first};\n{}\n", body("0")),
+            turns => {
+                format!("for turn in 0..{turns} {{ let tile = {first} + turn * {step}; {} }}\n", body("turn"))
+            }
+        },
     }
-    let turns = match (count.parse::<u32>(), step) {
-        (Ok(count), _) => (count / step).to_string(),
-        (Err(_), 1) => count.to_string(),
-        (Err(_), _) => format!("{count} / {step}"),
-    };
-    if turns == "1" {
-        return format!("let tile = {first};\n{}\n", body("0"));
-    }
-    if (first, step) == ("0", 1) {
-        return format!("for tile in 0..{turns} {{ {} }}\n", body("tile"));
-    }
-    format!("for turn in 0..{turns} {{ let tile = {first} + turn * {step}; {} }}\n", body("turn"))
 }

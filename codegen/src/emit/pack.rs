@@ -1,6 +1,6 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
-use super::fields::read_raw;
+use super::fields::{needs_window, read_raw};
 use super::format::window;
 use super::packer::{Packer, packed_k};
 use super::planes;
@@ -433,9 +433,9 @@ fn flags(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) ->
     let Some(shifted) = pack.shifted else { return (String::new(), String::new()) };
     let field = &plan.format.fields[shifted.field];
     let (groups, ty) = (pack.terms.flags, flag_type(pack));
-    let read = match window(&[field]) {
-        "" => format!("let shifts = {};\n", read_raw(field)),
-        window => format!("let shifts = {{ {window}{} }};\n", read_raw(field)),
+    let read = match needs_window(field) {
+        false => format!("let shifts = {};\n", read_raw(field)),
+        true => format!("let shifts = {{ {}{} }};\n", window(&[field]), read_raw(field)),
     };
     let write = format!(
         "let mut flags = 0{ty};

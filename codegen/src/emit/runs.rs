@@ -1,6 +1,6 @@
 //! Products whose runs have an f32 each: the integer sum of each run is scaled and added to the f32 sums of the rows.
 
-use super::operands::{LINE, PREFETCH_DISTANCE, if_asked, prefetches, split};
+use super::operands::{LINE, Over, PREFETCH_DISTANCE, if_asked, prefetches, split};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::f32;
@@ -93,7 +93,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let rows = pack.packing.rows;
     let mut sums = start(plan);
     let at = format!("{} * {tiles}", extent.counted("unit"));
-    sums.push_str(&integer_sums(plan, &at, &tiles.to_string(), needs_sum(plan)));
+    sums.push_str(&integer_sums(plan, Over::From { first: &at, count: tiles }, needs_sum(plan)));
     let mut per_token = String::new();
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");

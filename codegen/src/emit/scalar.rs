@@ -121,8 +121,10 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] 
     } else {
         ("", "", false)
     };
-    let x_scale = x_scale(plan);
-    let k = if x_scale.is_empty() { "" } else { "let k = index * ELEMENTS + i * SUPERBLOCK * RUN;" };
+    let k = match plan.activations.block {
+        None => "",
+        Some(_) => "let k = index * ELEMENTS + i * SUPERBLOCK * RUN;",
+    };
     let term = |factor, sum| rust::expr(&lower::term(plan, Some(f32(factor)), f32("x_scale"), i32(sum)));
     let declare = if has_min { "let mut low = 0i32;" } else { "" };
     let subtract = when(has_min, || format!("*y -= {};", term("min[i]", "low")));
@@ -146,6 +148,7 @@ fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] 
                  {subtract}
              }}
          }}",
+        x_scale = x_scale(plan),
         scaled = term("scale[i]", "sum"),
     );
     of_floats(accumulate)

@@ -9,7 +9,7 @@ use super::function::{Function, constants, imports};
 use super::matmul::{
     addresses, entry, epilogue, in_shares, next, prefetch_constants, through_tokens, trit_tables, whole_sums,
 };
-use super::operands::{decode, in_order, load, table};
+use super::operands::{Over, decode, in_order, load, table};
 use super::runs::{self, Extent};
 use super::sums::integer_sums;
 use super::superblock_terms::{self, TermsRead};
@@ -330,7 +330,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
                  let before = waiting.read();
                  for t in 0..T {{ for i in 0..V {{ dot[t][i] = simd::add(dot[t][i], before[t][i]); }} }}
              }}\n",
-            integer_sums(plan, "0", "((part.last - part.first) * (STEP_K / TILE_K))", false)
+            integer_sums(plan, Over::Row("((part.last - part.first) * (STEP_K / TILE_K))"), false)
         ),
         (_, Some(superblock)) => match staged.scaled {
             None => superblocks::by_superblock(plan, superblock, &extent),

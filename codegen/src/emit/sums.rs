@@ -2,7 +2,8 @@
 
 use super::matrix;
 use super::operands::{
-    POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table, words,
+    Over, POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table,
+    words,
 };
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
@@ -28,31 +29,24 @@ impl Widened<'_> {
     }
 }
 
-/// Integer sums over `count` tiles from `first` on (expressions) into `dot[t][i]`. Where `start` is given, they start at
-/// `start[t]`, else at zero.
-pub(super) fn integer_sums(plan: &MatmulPlan<'_>, first: &str, count: &str, start: bool) -> String {
-    let alone = sums_by_token(plan, first, count, start, Widened::Dot);
+/// Integer sums over tiles into `dot[t][i]`. Where `start` is given, they start at `start[t]`, else at zero.
+pub(super) fn integer_sums(plan: &MatmulPlan<'_>, over: Over<'_>, start: bool) -> String {
+    let alone = sums_by_token(plan, over, start, Widened::Dot);
     if !plan.pairs {
         return alone;
     }
-    let paired = matrix::sums(plan, first, count, start);
+    let paired = matrix::sums(plan, over, start);
     format!("let dot = if T == 1 {{ {alone} dot }} else {{ {paired} dot }};\n")
 }
 
-/// Integer sums over `count` tiles from `first` on (expressions), times `factors[i]`, which the statements `factors` make, added to
+/// Integer sums over tiles, times `factors[i]`, which the statements `factors` make, added to
 /// `total[t][i]`. For plans that [multiply while they widen](MatmulPlan::widens_by_integers).
-pub(super) fn sums_times_factors(plan: &MatmulPlan<'_>, first: &str, count: &str, factors: &str) -> String {
-    sums_by_token(plan, first, count, false, Widened::Total(factors))
+pub(super) fn sums_times_factors(plan: &MatmulPlan<'_>, over: Over<'_>, factors: &str) -> String {
+    sums_by_token(plan, over, false, Widened::Total(factors))
 }
 
 /// As [`integer_sums`], each token by itself.
-fn sums_by_token(
-    plan: &MatmulPlan<'_>,
-    first: &str,
-    count: &str,
-    start: bool,
-    widened: Widened<'_>,
-) -> String {
+fn sums_by_token(plan: &MatmulPlan<'_>, over: Over<'_>, start: bool, widened: Widened<'_>) -> String {
     const DOT: &str = "let mut dot = [[simd::zero(); V]; T];";
     let dot = match widened {
         Widened::Dot => DOT,
@@ -64,7 +58,7 @@ fn sums_by_token(
     let (load, table) = (load(plan), table(plan));
     // What has the sums of pairs take part in those of four bytes.
     let widen = format!("for t in 0..T {{ for i in 0..V {{ {} }} }}", widened.add("sum[t][i]"));
-    let alone = |body: &str| each_tile(plan, 1, first, count, |_| format!("{POSITION}{body}"));
+    let alone = |body: &str| each_tile(plan, 1, over, |_| format!("{POSITION}{body}"));
     let loops = match plan.dot {
         Dot::Direct { shift_free: true } => format!(
             "// Fields are multiplied where they stand in the byte; each sum is shifted once, exactly.
@@ -84,8 +78,8 @@ fn sums_by_token(
              {words}
              {tiles}",
             begin = begin("dot"),
-            words = words(&(plan.format.unit / 4).to_string(), &format!("{first} * TILE_K")),
-            tiles = each_tile(plan, 1, first, count, |turn| format!(
+            words = words(&(plan.format.unit / 4).to_string(), &format!("{} * TILE_K", over.first())),
+            tiles = each_tile(plan, 1, over, |turn| format!(
                 "let (at, four) = (tile * TILE, {turn} * {});
                  {load} {}",
                 plan.pack.tile_fields(),
@@ -104,7 +98,7 @@ fn sums_by_token(
                      dot[t][i] = simd::widen(upper, sum[0][t][i]);
                  }}
              }}",
-            tiles = each_tile(plan, 1, first, count, |turn| format!(
+            tiles = each_tile(plan, 1, over, |turn| format!(
                 "let (at, k) = (tile * TILE, {turn} * TILE_K);
                  {load} {}",
                 multiply_split(plan)
@@ -116,10 +110,7 @@ fn sums_by_token(
              {}
              {}",
             begin("dot"),
-            each_tile(plan, plan.step, first, count, |_| format!(
-                "{POSITION}{load} {}",
-                multiply(plan, "dot")
-            ))
+            each_tile(plan, plan.step, over, |_| format!("{POSITION}{load} {}", multiply(plan, "dot")))
         ),
         Dot::PairsWithin { fields } => {
             let sum = if fields == 1 { "" } else { "let mut sum = [[simd::zero_pairs(); V]; T];" };
@@ -139,9 +130,9 @@ fn sums_by_token(
             "{dot}
              {}
              let mut tile = {first};
-             while tile < {first} + {count} {{
+             while tile < {end} {{
                  // i16 sums stay exact over {tiles} tiles.
-                 let stop = ({first} + {count}).min(tile + {tiles});
+                 let stop = ({end}).min(tile + {tiles});
                  let mut sum = [[simd::zero_pairs(); V]; T];
                  while tile < stop {{
                      {POSITION}{load} {}
@@ -150,7 +141,9 @@ fn sums_by_token(
                  {widen}
              }}",
             begin("dot"),
-            multiply(plan, "sum")
+            multiply(plan, "sum"),
+            first = over.first(),
+            end = over.end(),
         ),
     };
     format!("{table}{loops}\n")

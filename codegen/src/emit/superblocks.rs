@@ -1,6 +1,6 @@
 //! Products whose runs have integers: sums are multiplied with those, added up over a super-block, and scaled once.
 
-use super::operands::{PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
+use super::operands::{Over, PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
 use super::runs::{Extent, start};
 use super::sums::{integer_sums, needs_sum, sums_times_factors};
 use super::superblock_terms::{
@@ -9,14 +9,14 @@ use super::superblock_terms::{
 };
 use super::terms;
 use crate::lower::ir::i32;
-use crate::plan::{MatmulPlan, Scaled, SuperBlock};
+use crate::plan::{Dot, MatmulPlan, Scaled, SuperBlock};
 use crate::text::when;
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
 pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
     let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let has_min = superblock.min.is_some();
-    let at = match extent.first {
+    let first = match extent.first {
         None => format!("unit * {tiles}"),
         Some(first) => format!("((block - {first}) * RUNS + run) * {tiles}"),
     };
@@ -28,7 +28,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             flags_of_runs(plan)
         }
     };
-    let runs = Runs { plan, of_row: extent.first.is_none(), at, tiles: tiles.to_string(), next_flags };
+    let runs = Runs { plan, of_row: extent.first.is_none(), first, tiles, next_flags };
     let widens = plan.widens_by_integers();
     let x_sums = when(has_min || widens && needs_sum(plan), || sum_pairs(plan));
     format!(
@@ -62,13 +62,18 @@ struct Runs<'a> {
     /// Whether tiles are counted from the row's first one, and so runs.
     of_row: bool,
     /// The first tile of run `run`, as an expression, and how many it has.
-    at: String,
-    tiles: String,
+    first: String,
+    tiles: u32,
     /// Statements that go on to the flags of the next run.
     next_flags: String,
 }
 
 impl Runs<'_> {
+    /// The tiles of run `run`.
+    fn over(&self) -> Over<'_> {
+        Over::From { first: &self.first, count: self.tiles }
+    }
+
     /// The number of run `run`: for its zero-point correction (`corrected`), and for where its codes are.
     fn number(&self, corrected: bool) -> &'static str {
         if corrected || self.of_row { "let unit = block * RUNS + run;" } else { "" }
@@ -76,8 +81,7 @@ impl Runs<'_> {
 
     /// Sums in i32, which are multiplied.
     fn then_integers(&self) -> String {
-        let Runs { plan, at, tiles, next_flags, .. } = self;
-        let halves = split(plan, "RUNS", "block * RUNS", "RUNS");
+        let Runs { plan, next_flags, .. } = self;
         format!(
             "{halves}
              for run in 0..RUNS {{
@@ -91,10 +95,11 @@ impl Runs<'_> {
                  }}
                  {next_flags}
              }}\n",
+            halves = split(plan, "RUNS", "block * RUNS", "RUNS"),
             number = self.number(needs_sum(plan)),
             start = start(plan),
-            of_run = when(!halves.is_empty(), || "let halves = &halves[run];".to_string()),
-            sums = integer_sums(plan, at, tiles, needs_sum(plan)),
+            of_run = when(plan.dot == Dot::Split, || "let halves = &halves[run];".to_string()),
+            sums = integer_sums(plan, self.over(), needs_sum(plan)),
             integers_of_run = integers_of_run(plan),
         )
     }
@@ -102,7 +107,7 @@ impl Runs<'_> {
     /// Sums in i16, which are multiplied as they are widened. The zero point is then corrected for two runs at once: by the sums of their
     /// activations times their integers, times the smallest value.
     fn times_integers(&self) -> String {
-        let Runs { plan, at, tiles, next_flags, .. } = self;
+        let Runs { plan, next_flags, .. } = self;
         let (begin, of_pair, end) = match needs_sum(plan) {
             false => ("", String::new(), ""),
             true => (
@@ -134,13 +139,13 @@ impl Runs<'_> {
              }}
              {end}",
             number = self.number(false),
-            sums = sums_times_factors(plan, at, tiles, &factors),
+            sums = sums_times_factors(plan, self.over(), &factors),
         )
     }
 
     /// The same with integers that wait, as factors. The zero point comes first, so that nothing but `total` is added to in the loops.
     fn times_waiting_integers(&self, extent: &Extent) -> String {
-        let Runs { plan, at, tiles, .. } = self;
+        let plan = self.plan;
         let block = extent.counted("block");
         let of_run = |run: &str| {
             format!("simd::load(integers.add(({block} * RUNS + {run}) * ROWS * 4 + i * LANES * 4))")
@@ -184,7 +189,7 @@ impl Runs<'_> {
                  {sums}
              }}
              {whole}",
-            sums = sums_times_factors(plan, at, tiles, &factors),
+            sums = sums_times_factors(plan, self.over(), &factors),
         )
     }
 }
@@ -281,7 +286,7 @@ fn sums_of_bytes(
         )
     });
     let first = format!("{} * {tiles}", extent.counted("block"));
-    let sums = integer_sums(plan, &first, &tiles.to_string(), zero != 0 && !halved);
+    let sums = integer_sums(plan, Over::From { first: &first, count: tiles }, zero != 0 && !halved);
     let whole = match halved {
         true => {
             "for t in 0..T { for i in 0..V { dot[t][i] = simd::add(simd::add(dot[t][i], dot[t][i]), start[t]); } }\n"

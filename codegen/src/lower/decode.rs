@@ -11,6 +11,11 @@ pub(crate) fn affine((times, zero, signed): (i32, i32, bool), bits: u32, code: E
     code.to(int) * Expr::int(int, times.into()) - Expr::int(int, zero.into())
 }
 
+/// The type that holds the integers of a format.
+pub(crate) fn integer(plan: &FormatPlan<'_>) -> Type {
+    if plan.narrow { Type::I8 } else { Type::I16 }
+}
+
 /// The integers of each entry of a format's codebook; none for other formats.
 pub(crate) fn codebook(value: &Value) -> Vec<Vec<i32>> {
     match &value.map {

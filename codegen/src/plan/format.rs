@@ -18,7 +18,7 @@ pub struct FormatPlan<'a> {
     /// Every integer value a weight can have, ascending.
     pub values: Vec<i32>,
     /// Eight bits hold these values, and what they are made of: the map's before signs and shift, and the shift's.
-    narrow: bool,
+    pub(crate) narrow: bool,
     /// Runs of a block whose elements share every factor (1 where the block has none): each count divides it.
     pub groups: u32,
     /// Factors of the scale that stand in the block.
@@ -115,11 +115,6 @@ impl<'a> FormatPlan<'a> {
     /// Tiles of so many `k` that a unit takes; 0 where the whole row is one.
     pub(crate) fn tiles_of_unit(&self, k: u32) -> u32 {
         self.unit.div_ceil(k)
-    }
-
-    /// The Rust type that holds a value.
-    pub fn value_type(&self) -> &'static str {
-        if self.narrow { "i8" } else { "i16" }
     }
 
     /// Elements that share a scale.

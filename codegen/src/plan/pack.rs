@@ -338,6 +338,11 @@ impl<'a> PackPlan<'a> {
         self.upper.is_some() || self.trits() || self.fields > 4
     }
 
+    /// Codes are operands as they stand in their fields.
+    pub(crate) fn are_operands(&self) -> bool {
+        self.table.is_none() && self.upper.is_none() && self.spacing == 0
+    }
+
     /// Codes, several to a byte, become operands by a shift and a mask.
     pub(super) fn plain(&self) -> bool {
         self.fields > 1 && !self.costly() && self.table.is_none() && self.shifted.is_none()

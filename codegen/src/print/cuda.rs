@@ -2,7 +2,7 @@
 //!
 //! C++ calculates with integers of less than 32 bits as if they had 32, so expressions for it take wider ones.
 
-use super::rust::name;
+pub(crate) use super::rust::name;
 use super::scalar::{Language, Shape, Text};
 use crate::lower::ir::{Binary, Expr, Tie, Type, Unary};
 use crate::lower::quantize::Bound;

@@ -132,7 +132,7 @@ struct Values<'a> {
     /// Elements e to e + 3 are each of another code, at one place of it.
     interleaved: bool,
     /// Type of tables.
-    int: &'static str,
+    int: Type,
     /// Tables and functions in front.
     before: String,
     /// Statements.
@@ -152,7 +152,7 @@ impl<'a> Values<'a> {
             group,
             in_group: value.stride == 1 && group.is_multiple_of(n),
             interleaved: n == 4 && value.stride > 1 && value.stride.is_multiple_of(4),
-            int: if plan.value_type() == "i8" { "i8" } else { "i16" },
+            int: lower::integer(plan),
             before: String::new(),
             body: String::from("    u32 bad = N;\n"),
             each: String::new(),
@@ -204,7 +204,7 @@ impl<'a> Values<'a> {
             Decode::Codebook if self.in_group && self.n == 4 => self.four_of_an_entry(&within),
             Decode::Codebook => {
                 let entries = lower::codebook(self.value).concat();
-                let (int, group) = (self.int, self.group);
+                let (int, group) = (cuda::name(self.int), self.group);
                 let _ = writeln!(
                     self.before,
                     "GM_TABLE {int} codebook[{}] = {{\n    {}}};\n",
@@ -220,15 +220,15 @@ impl<'a> Values<'a> {
 
     /// Adds a table.
     fn table(&mut self, name: &str, values: Vec<i32>) {
-        let (int, count) = (self.int, values.len());
+        let (int, count) = (cuda::name(self.int), values.len());
         let _ = writeln!(self.before, "GM_TABLE {int} {name}[{count}] = {{{}}};\n", numbers(values));
     }
 
     /// Adds a codebook that is read by words, and what takes four numbers of an entry from it.
     fn four_of_an_entry(&mut self, code: &str) {
         let (entries, group) = (lower::codebook(self.value).concat(), self.group);
-        let per = if self.int == "i8" { 4 } else { 2 };
-        let bits = 32 / per as u32;
+        let bits = self.int.bits();
+        let per = (32 / bits) as usize;
         let _ = writeln!(
             self.before,
             "// The codebook, {per} numbers to a word.\nGM_TABLE u32 codebook[{}] = {{\n    {}}};\n",

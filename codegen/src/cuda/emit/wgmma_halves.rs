@@ -116,17 +116,15 @@ fn round(plan: &RowsProduct<'_>, division: &Division) -> String {
         }
         (None, _) => ("(e + i * 8 + j) % ELEMENTS", " + (e + i * 8 + j) / ELEMENTS * BYTES"),
     };
-    let inside = match format.elements.is_multiple_of(STAGE) || ends_within(plan, division) {
-        true => "",
-        false => "if (e + i * 8 + j < k) ",
-    };
-    let zero = match inside {
-        "" => "",
-        _ => "\n            GM_UNROLL for (u32 n = 0; n < AT_ONCE; n++) w[n] = 0.0f;",
+    let [inside, zero, unused] = match format.elements.is_multiple_of(STAGE) || ends_within(plan, division) {
+        true => ["", "", "    (void)k;\n"],
+        false => {
+            let zero = "\n            GM_UNROLL for (u32 n = 0; n < AT_ONCE; n++) w[n] = 0.0f;";
+            ["if (e + i * 8 + j < k) ", zero, ""]
+        }
     };
     let pairs =
         joined((0..4).map(|i| format!("gm_two_{precision}(all[{}], all[{}])", 2 * i, 2 * i + 1)), ", ");
-    let unused = if inside.is_empty() { "    (void)k;\n" } else { "" };
     let at_once = at_once(plan.format);
     debug_assert!(8 % at_once == 0, "whole eights");
     format!(
