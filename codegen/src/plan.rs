@@ -14,6 +14,7 @@ mod primitives;
 mod rounding;
 mod search;
 mod superblock;
+mod term;
 mod terms;
 mod tiles;
 pub(crate) mod trits;
@@ -30,6 +31,7 @@ pub use primitives::{Primitives, enabled, features, primitives};
 pub(crate) use rounding::{RoundingPlan, rounded_to};
 pub(crate) use search::{KMinPlan, SearchPlan};
 pub use superblock::{RunTerm, SuperBlock};
+pub(crate) use term::Term;
 pub use terms::{Integers, TermTypes};
 pub use tiles::{TileOperands, Tiles};
 

@@ -2,7 +2,7 @@
 
 use super::terms;
 use crate::lower::ir::{f32, i32};
-use crate::plan::{LookupPlan, SuperBlock};
+use crate::plan::{LookupPlan, SuperBlock, Term};
 use std::fmt::Write;
 
 /// Statements that add the sums of `block` tiles from `first_tile` (an expression) on to bytes, and what is done
@@ -200,11 +200,11 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
         per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
     }
     per_unit.push_str(&terms::x_scale(format, "token", "unit", format.unit));
-    let add = terms::add(format, "y[i][q]", "sum", format.offset.then(|| f32("x_sum")), |name| {
-        terms::load(types, name, &format!("{scale} * {rows} + q * LANES"))
+    let add = terms::add(format, "y[i][q]", "sum", format.offset.then(|| f32("x_sum")), |term| {
+        terms::load(types, term, &format!("{scale} * {rows} + q * LANES"))
     });
     let mut declare = String::new();
-    for name in format.term_arrays() {
+    for term in format.terms() {
         let _ = writeln!(
             declare,
             "let mut {name} = [{from}; V];
@@ -212,7 +212,8 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
                  let row = row + i * BYTES;
                  {name}[i] = {from}.add(row / ROWS * ROWS * {of_a_row} + row % ROWS);
              }}",
-            from = terms::pointer(types, name),
+            name = term.array(),
+            from = terms::pointer(types, term),
         );
     }
     TermText { declare, per_unit, add, after: String::new() }
@@ -223,7 +224,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
     let format = plan.format;
     let (rows, runs) = (plan.pack.packing.rows, superblock.runs);
     // Integers are bytes for lookups, so minima take as many words as scales.
-    let words = plan.pack.terms.scale_words(runs, rows);
+    let words = plan.pack.terms.words(Term::Scale, runs, rows);
     let shared = plan.pack.terms.shared_words(rows);
     let has_min = superblock.min.is_some();
     let mut declare = String::from("let mut sums = [[simd::zero(); 4]; V];\n");
@@ -236,7 +237,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
         "let mut from = [0; V];
          for i in 0..V { from[i] = (row + i * BYTES) % ROWS; }\n",
     );
-    for name in format.term_arrays() {
+    for name in format.terms().map(Term::array) {
         let _ = writeln!(
             declare,
             "let mut {name} = [a.{name}; V];
@@ -260,10 +261,10 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
         );
     }
     let low = has_min.then(|| i32("lows[i][q]"));
-    let mut last = terms::add(format, "y[i][q]", "sums[i][q]", low, |name| {
+    let mut last = terms::add(format, "y[i][q]", "sums[i][q]", low, |term| {
         // The pointer counts words, and the rows of what they share are as wide as their type.
-        let words = format!("{name}[i].add(superblock)");
-        terms::load_from(plan.pack.terms, name, &words, "from[i] + q * LANES")
+        let words = format!("{}[i].add(superblock)", term.array());
+        terms::load_from(plan.pack.terms, term, &words, "from[i] + q * LANES")
     });
     last.push_str("sums[i][q] = simd::zero();\n");
     if has_min {

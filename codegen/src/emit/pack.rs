@@ -8,7 +8,7 @@ use super::terms;
 use super::trits;
 use crate::lower::decode::weight;
 use crate::lower::ir::{Expr, Type, f32, i32};
-use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock};
+use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock, Term};
 use crate::print::rust;
 use crate::text::{joined, when};
 use gristmill_spec::model::Axis;
@@ -174,7 +174,7 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
                      let flags = unsafe {{ scales.add(words + {before}).cast::<{ty}>().add(row).read() }};
                      (i32::from(code) << {spacing}) + {by} * i32::from(flags >> (k % {elements} / {group}) & 1 != 0)
                  }}",
-                words = pack.terms.scale_words(runs, rows),
+                words = pack.terms.words(Term::Scale, runs, rows),
                 before = pack.terms.words_before_flags(runs, rows),
                 ty = flag_type(pack),
                 by = shifted.by,
@@ -207,22 +207,22 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         return String::new();
     }
     let place = place_of_term(plan, pack);
-    let write = |name: &str, value: &str| terms::write(pack.terms, name, name, &place, value);
+    let write = |term: Term, value: &str| terms::write(pack.terms, term, term.array(), &place, value);
     // As the block holds them, or what they come to.
-    let narrow = |name: &str| terms::stored(plan, pack, name, plan.groups);
-    let mut pattern = match (narrow("scales"), plan.offset.then(|| narrow("mins"))) {
+    let narrow = |term| terms::stored(plan, pack, term, plan.groups);
+    let mut pattern = match (narrow(Term::Scale), plan.offset.then(|| narrow(Term::Min))) {
         (Some(_), None | Some(Some(_))) => String::new(),
         (_, None) => "let scale = terms(block, 1.0);\n".to_string(),
         (Some(_), Some(None)) => "let (_, offset) = terms(block, 1.0);\n".to_string(),
         (None, Some(Some(_))) => "let (scale, _) = terms(block, 1.0);\n".to_string(),
         (None, Some(None)) => "let (scale, offset) = terms(block, 1.0);\n".to_string(),
     };
-    for (variable, name, used) in [("scale", "scales", true), ("offset", "mins", plan.offset)] {
-        if let Some(stored) = narrow(name).filter(|_| used) {
+    for (variable, term) in ["scale", "offset"].into_iter().zip(plan.terms()) {
+        if let Some(stored) = narrow(term) {
             pattern.push_str(&format!("let {variable} = {stored};\n"));
         }
     }
-    let mins = when(plan.offset, || format!("{};", write("mins", "offset[run]")));
+    let mins = when(plan.offset, || format!("{};", write(Term::Min, "offset[run]")));
     format!(
         "{pattern}
          for start in (0..ELEMENTS).step_by({run}) {{
@@ -231,7 +231,7 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              unsafe {{ {scales}; {mins} }}
          }}",
         run = plan.unit * pack.terms.span,
-        scales = write("scales", "scale[run]"),
+        scales = write(Term::Scale, "scale[run]"),
     )
 }
 
@@ -247,13 +247,13 @@ fn value(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         return value_of_parts(plan, pack, PACKED);
     }
     let place = place_of_term(plan, pack);
-    let read = |name: &str| terms::read(pack.terms, name, name, &place);
+    let read = |term: Term| terms::read(pack.terms, term, term.array(), &place);
     let weight = weight_of_terms(plan);
     if plan.offset {
-        let (scale, min) = (read("scales"), read("mins"));
+        let (scale, min) = (read(Term::Scale), read(Term::Min));
         format!("{PACKED}let (scale, offset) = unsafe {{ ({scale}, {min}) }};\n{weight}")
     } else {
-        format!("{PACKED}let scale = unsafe {{ {} }};\n{weight}", read("scales"))
+        format!("{PACKED}let scale = unsafe {{ {} }};\n{weight}", read(Term::Scale))
     }
 }
 
@@ -267,36 +267,40 @@ fn weight_of_terms(plan: &FormatPlan<'_>) -> String {
 fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> String {
     let (rows, runs) = (pack.packing.rows, plan.runs());
     let shared = pack.terms.shared_words(rows);
-    let integer = |of: Integers, name: &str, bytes: String| match of {
-        Integers::Bytes => {
-            format!("f32::from({name}.add(words + {shared}).cast::<i8>().add({bytes}).read())")
-        }
-        Integers::Nibbles { shift, plus } => {
-            let at = format!("{name}.add(words + {shared}).cast::<u8>().add({bytes})");
-            terms::integer_of_half(shift, plus, &at, rows / 2)
-        }
+    // A term of the run, whose super-block's begins at `words`.
+    let product = |term: Term| {
+        let (name, integers) = (term.array(), pack.terms.integers(term));
+        let bytes = place_of_integer(term, integers, rows);
+        let integer = match integers {
+            Integers::Bytes => {
+                format!("f32::from({name}.add(words + {shared}).cast::<i8>().add({bytes}).read())")
+            }
+            Integers::Nibbles { shift, plus } => {
+                let at = format!("{name}.add(words + {shared}).cast::<u8>().add({bytes})");
+                terms::integer_of_half(shift, plus, &at, rows / 2)
+            }
+        };
+        let shared = terms::read_factor(pack.terms, term, &format!("{name}.add(words)"), "row");
+        format!("{shared} * {integer}")
     };
     let unit = format!("(k / {})", plan.unit);
     let rest = when(plan.offset, || {
         format!(
             "let words = {unit} / {runs} * {words};
              // SAFETY: and for minima.
-             let offset = unsafe {{ {min} * {integer} }};",
-            words = pack.terms.min_words(runs, rows),
-            min = terms::read_factor(pack.terms, "mins", "mins.add(words)", "row"),
-            integer = integer(pack.terms.min_integers, "mins", place_of_min(pack.terms.min_integers, rows)),
+             let offset = unsafe {{ {min} }};",
+            words = pack.terms.words(Term::Min, runs, rows),
+            min = product(Term::Min),
         )
     });
     format!(
         "let (run, words) = ({unit} % {runs}, {unit} / {runs} * {words});
-         {packed}let scale = unsafe {{ {scale} * {integer} }};
+         {packed}let scale = unsafe {{ {scale} }};
          {rest}
          {weight}",
         weight = weight_of_terms(plan),
-        words = pack.terms.scale_words(runs, rows),
-        scale = terms::read_factor(pack.terms, "scales", "scales.add(words)", "row"),
-        integer =
-            integer(pack.terms.scale_integers, "scales", place_of_scale(pack.terms.scale_integers, rows)),
+        words = pack.terms.words(Term::Scale, runs, rows),
+        scale = product(Term::Scale),
     )
 }
 
@@ -349,31 +353,29 @@ fn store(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) -> String {
     )
 }
 
-/// Place of the byte with the integer of `run` and `row` among those of scales.
-fn place_of_scale(integers: Integers, rows: u32) -> String {
-    match integers {
-        Integers::Bytes => format!("run * {rows} + row"),
-        Integers::Nibbles { .. } => format!("run * {half} + row % {half}", half = rows / 2),
-    }
-}
-
-/// The same among those of minima: pairs of runs side by side, as their sums are multiplied.
-fn place_of_min(integers: Integers, rows: u32) -> String {
-    match integers {
-        Integers::Bytes => format!("run / 2 * {} + row * 2 + run % 2", 2 * rows),
-        Integers::Nibbles { .. } => {
-            format!("run / 2 * {rows} + row % {half} * 2 + run % 2", half = rows / 2)
-        }
+/// Place of the byte with the integer of `run` and `row` among those of a term. Those of minima lie in pairs of runs side by side, as their
+/// sums are multiplied.
+fn place_of_integer(term: Term, integers: Integers, rows: u32) -> String {
+    let half = rows / 2;
+    match (term, integers) {
+        (Term::Scale, Integers::Bytes) => format!("run * {rows} + row"),
+        (Term::Scale, Integers::Nibbles { .. }) => format!("run * {half} + row % {half}"),
+        (Term::Min, Integers::Bytes) => format!("run / 2 * {} + row * 2 + run % 2", 2 * rows),
+        (Term::Min, Integers::Nibbles { .. }) => format!("run / 2 * {rows} + row % {half} * 2 + run % 2"),
     }
 }
 
 /// Statements that write the terms of a block's super-blocks.
 fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) -> String {
-    let rows = pack.packing.rows;
-    let integers_at = pack.terms.shared_words(rows);
+    let (rows, types) = (pack.packing.rows, pack.terms);
+    let integers_at = types.shared_words(rows);
     let count = plan.groups / superblock.runs;
-    let write = |to: &str, parts: &str, (words, integers, place): (u32, Integers, String), flags: &str| {
-        let integers = match integers {
+    let (flags, write_flags) = flags(plan, pack, superblock);
+    let write = |term: Term| {
+        let (to, parts) = (term.array(), format!("{}_parts", term.one()));
+        let flags = if term == Term::Scale { write_flags.as_str() } else { "" };
+        let place = place_of_integer(term, types.integers(term), rows);
+        let integers = match types.integers(term) {
             Integers::Bytes => format!(
                 "let to = to.add({integers_at}).cast::<i8>();
                  for run in 0..SUPERBLOCK {{ to.add({place}).write(integers[i * SUPERBLOCK + run]); }}"
@@ -388,7 +390,7 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
                 terms::write_code(&format!("to.add({place})"), "row", rows / 2, "code"),
             ),
         };
-        let shared = match terms::stored(plan, pack, to, count) {
+        let shared = match terms::stored(plan, pack, term, count) {
             Some(stored) => format!("let (_, integers) = {parts}(block);\nlet shared = {stored};"),
             None => format!("let (shared, integers) = {parts}(block);"),
         };
@@ -403,28 +405,11 @@ fn pack_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBloc
                      {integers}
                  }}
              }}\n",
-            write = terms::write(pack.terms, to, "to", "row", "shared[i]"),
+            words = types.words(term, superblock.runs, rows),
+            write = terms::write(types, term, "to", "row", "shared[i]"),
         )
     };
-    let terms = pack.terms;
-    let (flags, write_flags) = flags(plan, pack, superblock);
-    let mut out = flags;
-    out.push_str(&write(
-        "scales",
-        "scale_parts",
-        (
-            terms.scale_words(superblock.runs, rows),
-            terms.scale_integers,
-            place_of_scale(terms.scale_integers, rows),
-        ),
-        &write_flags,
-    ));
-    if superblock.min.is_some() {
-        let place = place_of_min(terms.min_integers, rows);
-        let words = (terms.min_words(superblock.runs, rows), terms.min_integers, place);
-        out.push_str(&write("mins", "min_parts", words, ""));
-    }
-    out
+    flags + &plan.terms().map(write).collect::<String>()
 }
 
 /// Statements that read the fields of a block which say what its groups are shifted by, and those that write the flags of super-block

@@ -66,7 +66,7 @@ pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
     let (format, pack) = (plan.format, &plan.pack);
     let terms = &pack.terms.of_a_row();
     let mut pointers = String::new();
-    for name in format.term_arrays() {
+    for term in format.terms() {
         let _ = writeln!(
             pointers,
             "let mut {name} = [{from}.add(row / ROWS * ROWS * {terms} + row % ROWS); V];
@@ -78,7 +78,8 @@ pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
                      {from}.add(row / ROWS * ROWS * {terms} + row % ROWS)
                  }};
              }}",
-            from = terms::pointer(pack.terms, name),
+            name = term.array(),
+            from = terms::pointer(pack.terms, term),
         );
     }
     pointers
@@ -100,8 +101,8 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     }
     per_token.push_str(&terms::x_scale(format, "(token + t)", "unit", unit));
     let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
-    let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |name| {
-        terms::load(pack.terms, name, &format!("{} * {rows}", pack.terms.of_unit("unit")))
+    let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |term| {
+        terms::load(pack.terms, term, &format!("{} * {rows}", pack.terms.of_unit("unit")))
     });
     let [pointers, ahead] = prefetch_of_units(plan, tiles);
     sums.push_str(&ahead);
@@ -160,8 +161,9 @@ fn prefetch_of_units(plan: &MatmulPlan<'_>, tiles: u32) -> [String; 2] {
          }};\n",
         next = pack.terms.of_unit(&format!("(unit + {ahead})")),
     );
-    for name in format.term_arrays() {
-        let line = match terms::of_a_line(pack.terms, name) {
+    for term in format.terms() {
+        let name = term.array();
+        let line = match terms::of_a_line(pack.terms, term) {
             LINE => "LINE".to_string(),
             values => values.to_string(),
         };

@@ -14,7 +14,7 @@ use super::runs::{self, Extent};
 use super::sums::integer_sums;
 use super::superblock_terms::{self, TermsRead};
 use super::superblocks;
-use crate::plan::{MatmulPlan, Scaled, Staged, enabled};
+use crate::plan::{MatmulPlan, Scaled, Staged, Term, enabled};
 use crate::text::when;
 
 /// Tokens whose sums wait at once: with 32 rows, 12 KiB. Codes are decoded anew for the next ones.
@@ -272,7 +272,7 @@ struct OfRuns {
 fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn(u32) -> String) -> String {
     let (flags, next_flags) = superblock_terms::flags_of_runs(plan);
     let mut pointers =
-        superblock_terms::terms_of_rows(plan, "scale", TermsRead { values: false, integers: true });
+        superblock_terms::terms_of_rows(plan, Term::Scale, TermsRead { values: false, integers: true });
     if let (Some(_), Some(superblock)) = (plan.pack.shifted, &plan.format.superblock) {
         pointers.push_str(&superblock_terms::flag_words(plan, superblock));
     }

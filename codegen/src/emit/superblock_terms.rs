@@ -1,7 +1,7 @@
 //! Where the terms of super-blocks stand in a panel: the number that their runs share, the integers and the flags of each run.
 
 use super::terms;
-use crate::plan::{Integers, MatmulPlan, SuperBlock, TermTypes};
+use crate::plan::{Integers, MatmulPlan, SuperBlock, Term, TermTypes};
 use std::fmt::Write;
 
 /// Which terms of super-blocks are read.
@@ -21,13 +21,13 @@ pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: 
          const RUNS: usize = {runs};
          /// Words that its terms take in a panel.
          const WORDS: usize = {};\n",
-        types.scale_words(runs, rows)
+        types.words(Term::Scale, runs, rows)
     );
     if minima {
         let _ = writeln!(
             out,
             "/// Words that its minima take.\nconst MIN_WORDS: usize = {};",
-            types.min_words(runs, rows)
+            types.words(Term::Min, runs, rows)
         );
     }
     let shared = |integers| matches!(integers, Integers::Nibbles { .. });
@@ -42,23 +42,21 @@ pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: 
 
 /// Where the numbers that super-blocks share begin, and the integers of their minima; `integers`: those of their scales, too.
 pub(super) fn terms_of_superblocks(plan: &MatmulPlan<'_>, superblock: &SuperBlock, integers: bool) -> String {
-    let mut out = terms_of_rows(plan, "scale", TermsRead { values: true, integers });
+    let mut out = terms_of_rows(plan, Term::Scale, TermsRead { values: true, integers });
     if superblock.min.is_some() {
-        out.push_str(&terms_of_rows(plan, "min", TermsRead { values: true, integers: true }));
+        out.push_str(&terms_of_rows(plan, Term::Min, TermsRead { values: true, integers: true }));
     }
     out
 }
 
-/// Where terms `name` (`scale` or `min`) of the rows of `V` vectors begin.
-pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: TermsRead) -> String {
+/// Where a term of the rows of `V` vectors begins.
+pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, term: Term, read: TermsRead) -> String {
     let (types, rows) = (plan.pack.terms, plan.pack.packing.rows);
+    let (name, words, integers) = (term.one(), words(term), types.integers(term));
     // Integers of minima lie in pairs of runs.
-    let (words, integers, each) = match name {
-        "min" => ("MIN_WORDS", types.min_integers, 2),
-        _ => ("WORDS", types.scale_integers, 1),
-    };
+    let each = if term == Term::Min { 2 } else { 1 };
     let shared = types.shared_words(rows);
-    let pointer = terms::pointer(types, &format!("{name}s"));
+    let pointer = terms::pointer(types, term);
     let values = terms::cast_words(types, "panel");
     let whole_panel = plan.primitives.lanes == rows;
     let nibbles = matches!(integers, Integers::Nibbles { .. });
@@ -94,6 +92,14 @@ pub(super) fn terms_of_rows(plan: &MatmulPlan<'_>, name: &str, read: TermsRead) 
              let panel = a.{name}s.add({first} / ROWS * (a.units / RUNS * {words}));
              {set}}}\n"
     )
+}
+
+/// The constant that says how many words a term of a super-block takes in a panel.
+pub(super) fn words(term: Term) -> &'static str {
+    match term {
+        Term::Scale => "WORDS",
+        Term::Min => "MIN_WORDS",
+    }
 }
 
 /// What words of a panel are multiplied by to count its values, in front of which ` * ` stands.

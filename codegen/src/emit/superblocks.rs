@@ -4,12 +4,12 @@ use super::operands::{Over, PREFETCH_DISTANCE, if_asked, prefetches, split, word
 use super::runs::{Extent, start};
 use super::sums::{integer_sums, needs_sum, sums_times_factors};
 use super::superblock_terms::{
-    constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_superblocks,
+    self, constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_superblocks,
     values_of_words,
 };
 use super::terms;
 use crate::lower::ir::i32;
-use crate::plan::{Dot, MatmulPlan, Scaled, SuperBlock};
+use crate::plan::{Dot, MatmulPlan, Scaled, SuperBlock, Term};
 use crate::text::when;
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
@@ -329,9 +329,8 @@ fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> Str
     let (format, types) = (plan.format, plan.pack.terms);
     let has_min = superblock.min.is_some();
     let each = values_of_words(types);
-    let add = terms::add(format, "y[t][i]", sum, has_min.then(|| i32("lows[t][i]")), |name| {
-        let words = if name == "mins" { "MIN_WORDS" } else { "WORDS" };
-        terms::load(types, name, &format!("block * {words}{each}"))
+    let add = terms::add(format, "y[t][i]", sum, has_min.then(|| i32("lows[t][i]")), |term| {
+        terms::load(types, term, &format!("block * {}{each}", superblock_terms::words(term)))
     });
     format!(
         "{lows}
@@ -353,16 +352,17 @@ fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
     let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
     let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / superblock.runs).max(1);
     let each = values_of_words(plan.pack.terms);
-    let of = |name: &str, words: &str| {
+    let of = |term: Term| {
         format!(
             "for line in 0..{words}.div_ceil(LINE) {{
-                 simd::prefetch({name}s[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
-             }}\n"
+                 simd::prefetch({name}[0].wrapping_add(((block + {ahead}) * {words} + line * LINE){each}).cast());
+             }}\n",
+            name = term.array(),
+            words = superblock_terms::words(term),
         )
     };
-    let minima = superblock.min.as_ref().map_or(String::new(), |_| of("min", "MIN_WORDS"));
     let (begin, end) = if_asked(plan);
-    format!("{begin}{}{minima}{end}", of("scale", "WORDS"))
+    format!("{begin}{}{end}", plan.format.terms().map(of).collect::<String>())
 }
 
 /// Statements that add up `lows`: the sums of activations times the integers of minima.

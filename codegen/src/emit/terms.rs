@@ -6,14 +6,9 @@ use super::text::float;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::product;
 use crate::lower::stored::widened as widened_number;
-use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, TermTypes};
+use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, Term, TermTypes};
 use crate::print::{rust, simd};
 use gristmill_spec::model::Scalar;
-
-/// The type of `scales` or `mins`.
-fn of(types: TermTypes, name: &str) -> Scalar {
-    if name.starts_with("min") { types.min } else { types.scale }
-}
 
 /// The type of the bits that lie in panels.
 fn raw_type(scalar: Scalar) -> Type {
@@ -28,9 +23,9 @@ fn cast(scalar: Scalar, address: &str) -> String {
     }
 }
 
-/// The argument `scales` or `mins` of a kernel, as a pointer to its values.
-pub(super) fn pointer(types: TermTypes, name: &str) -> String {
-    cast(of(types, name), &format!("a.{name}"))
+/// The argument of a kernel that holds a term, as a pointer to its values.
+pub(super) fn pointer(types: TermTypes, term: Term) -> String {
+    cast(types.scalar(term), &format!("a.{}", term.array()))
 }
 
 /// An address in words as one of values of scales, of which super-blocks have one type.
@@ -54,36 +49,37 @@ pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, number: &str, elemen
 }
 
 /// Statements that add the term of a run or super-block to `y`, given its integer `sum`, and subtract that of its minimum, given the sum
-/// that this is multiplied with; `number` is what `scales` and `mins` hold of it.
+/// that this is multiplied with; `number` is what it has of a term.
 pub(super) fn add(
     format: &FormatPlan<'_>,
     y: &str,
     sum: &str,
     low: Option<Expr>,
-    number: impl Fn(&str) -> String,
+    number: impl Fn(Term) -> String,
 ) -> String {
-    let scaled = product::scaled(format, f32(number("scales")), f32("x_scale"), i32(sum));
-    let low = low.map(|low| product::term(format, Some(f32(number("mins"))), f32("x_scale"), low));
+    let scaled = product::scaled(format, f32(number(Term::Scale)), f32("x_scale"), i32(sum));
+    let low = low.map(|low| product::term(format, Some(f32(number(Term::Min))), f32("x_scale"), low));
     let steps = [Some(f32(y) + scaled), low.map(|low| f32(y) - low)];
     steps.iter().flatten().map(|step| format!("{y} = {};\n", simd::expr(step))).collect()
 }
 
-/// The vector of f32 at value `at` behind `name[i]`, which points to values.
-pub(super) fn load(types: TermTypes, name: &str, at: &str) -> String {
-    widened(types, name, &format!("simd::load_{}({name}[i].add({at}))", of(types, name).word()))
+/// The vector of f32 at value `at` behind the pointer of vector `i` to values of a term.
+pub(super) fn load(types: TermTypes, term: Term, at: &str) -> String {
+    let (word, array) = (types.scalar(term).word(), term.array());
+    widened(types, term, &format!("simd::load_{word}({array}[i].add({at}))"))
 }
 
 /// `loaded`, a vector of f32, times the constant that scales are stored without.
-fn widened(types: TermTypes, name: &str, loaded: &str) -> String {
-    match factor(types, name) {
+fn widened(types: TermTypes, term: Term, loaded: &str) -> String {
+    match factor(types, term) {
         None => loaded.to_string(),
         Some(factor) => format!("simd::mul_f32({loaded}, simd::splat_f32({}))", float(factor)),
     }
 }
 
-fn factor(types: TermTypes, name: &str) -> Option<f32> {
-    let of_scales = !name.starts_with("min") && types.factor != TermTypes::F32.factor;
-    of_scales.then(|| f32::from_bits(types.factor))
+fn factor(types: TermTypes, term: Term) -> Option<f32> {
+    let there = term == Term::Scale && types.factor != TermTypes::F32.factor;
+    there.then(|| f32::from_bits(types.factor))
 }
 
 /// The integers in the lanes of a vector that was loaded from behind `bytes` (expressions): those of a run, or `paired` those of two, as
@@ -149,26 +145,24 @@ pub(super) fn integer_of_half(shift: u32, plus: u32, at: &str, half: u32) -> Str
 }
 
 /// As [`load`], behind `address`, which points to words.
-pub(super) fn load_from(types: TermTypes, name: &str, address: &str, at: &str) -> String {
-    let scalar = of(types, name);
-    widened(types, name, &format!("simd::load_{}({}.add({at}))", scalar.word(), cast(scalar, address)))
+pub(super) fn load_from(types: TermTypes, term: Term, address: &str, at: &str) -> String {
+    let scalar = types.scalar(term);
+    widened(types, term, &format!("simd::load_{}({}.add({at}))", scalar.word(), cast(scalar, address)))
 }
 
-/// Values of a type to a cache line.
-pub(super) fn of_a_line(types: TermTypes, name: &str) -> u32 {
-    8 * 64 / of(types, name).bits()
+/// Values of a term to a cache line.
+pub(super) fn of_a_line(types: TermTypes, term: Term) -> u32 {
+    8 * 64 / types.scalar(term).bits()
 }
 
-/// An expression for the array of `count` numbers of a block as the packing holds them, for each run or super-block: of the
-/// scale, or of what is subtracted. None where they are f32, which the format's own functions make.
-pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, count: u32) -> Option<String> {
-    let scalar = of(pack.terms, name);
+/// An expression for the array of `count` numbers of a block as the packing holds them: a term of each run or super-block. None where they
+/// are f32, which the format's own functions make.
+pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, term: Term, count: u32) -> Option<String> {
+    let scalar = pack.terms.scalar(term);
     if scalar == Scalar::F32 {
         return None;
     }
-    let min = name.starts_with("min");
-    let index = if min { plan.min_field()? } else { plan.scale_field()? };
-    let field = &plan.format.fields[index];
+    let field = &plan.format.fields[plan.field_of(term)?];
     let raw = match field.count {
         1 => "raw[0]".to_string(),
         number if number == count => "raw[i]".to_string(),
@@ -176,7 +170,9 @@ pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, cou
     };
     let value = match scalar {
         // Added instead of subtracted.
-        Scalar::F16 | Scalar::Bf16 if min && !plan.format.value.add.is_empty() => format!("{raw} ^ 0x8000"),
+        Scalar::F16 | Scalar::Bf16 if term == Term::Min && !plan.format.value.add.is_empty() => {
+            format!("{raw} ^ 0x8000")
+        }
         // Bit 7 means nothing, and the largest code zero.
         Scalar::Ue4m3Half => format!("if {raw} & 0x7f == 0x7f {{ 0 }} else {{ {raw} & 0x7f }}"),
         _ => raw,
@@ -195,21 +191,21 @@ pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, name: &str, cou
 }
 
 /// `value`, one number of [`stored`] or an f32, written at value `at` behind `address`, which points to words.
-pub(super) fn write(types: TermTypes, name: &str, address: &str, at: &str, value: &str) -> String {
-    format!("{}.add({at}).write({value})", cast(of(types, name), address))
+pub(super) fn write(types: TermTypes, term: Term, address: &str, at: &str, value: &str) -> String {
+    format!("{}.add({at}).write({value})", cast(types.scalar(term), address))
 }
 
 /// The f32 of the number at value `at` behind `address`, which points to words. Of bytes it is a block, behind which nothing may stand:
 /// where a statement can begin, what follows a block is another one. [`read_factor`] is for that.
-pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> String {
-    let scalar = of(types, name);
+pub(super) fn read(types: TermTypes, term: Term, address: &str, at: &str) -> String {
+    let scalar = types.scalar(term);
     let raw = format!("{}.add({at}).read()", cast(scalar, address));
     let number = |raw: &str| {
         let number = match scalar {
             Scalar::F32 => f32(raw),
             _ => widened_number(scalar, Expr::name(raw_type(scalar), raw)),
         };
-        rust::expr(&match factor(types, name) {
+        rust::expr(&match factor(types, term) {
             None => number,
             Some(factor) => number * Expr::f32(factor),
         })
@@ -219,15 +215,15 @@ pub(super) fn read(types: TermTypes, name: &str, address: &str, at: &str) -> Str
 }
 
 /// [`read`] as the first factor of a product.
-pub(super) fn read_factor(types: TermTypes, name: &str, address: &str, at: &str) -> String {
-    let number = read(types, name, address, at);
-    if of(types, name).bits() == 8 { format!("({number})") } else { number }
+pub(super) fn read_factor(types: TermTypes, term: Term, address: &str, at: &str) -> String {
+    let number = read(types, term, address, at);
+    if types.scalar(term).bits() == 8 { format!("({number})") } else { number }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{read, read_factor};
-    use crate::plan::TermTypes;
+    use crate::plan::{Term, TermTypes};
     use gristmill_spec::model::Scalar;
     use syn::{Block, Stmt};
 
@@ -244,8 +240,8 @@ mod tests {
         ];
         for (scale, factor) in scalars {
             let types = TermTypes { scale, factor, ..TermTypes::F32 };
-            let alone = read(types, "scales", "scales", "at");
-            let product = format!("{} * integer", read_factor(types, "scales", "scales", "at"));
+            let alone = read(types, Term::Scale, "scales", "at");
+            let product = format!("{} * integer", read_factor(types, Term::Scale, "scales", "at"));
             for text in [alone, product] {
                 let block: Block = syn::parse_str(&format!("{{ {text} }}"))?;
                 assert!(matches!(block.stmts.as_slice(), [Stmt::Expr(_, None)]), "{text}");

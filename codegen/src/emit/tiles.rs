@@ -13,7 +13,7 @@ use super::sums::{needs_sum, zero_point};
 use super::superblock_terms;
 use super::terms;
 use crate::lower::ir::{f32, i32};
-use crate::plan::{MatmulPlan, SuperBlock, TileOperands, Tiles, enabled};
+use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles, enabled};
 use std::fmt::Write;
 
 /// Tokens whose sums wait at once; codes are decoded anew for the next ones.
@@ -249,14 +249,9 @@ fn so_far(step: &str) -> String {
     )
 }
 
-/// The name of what `scales` or `mins` hold of one run.
-fn of_one(name: &str) -> &str {
-    name.trim_end_matches('s')
-}
-
-/// What `scales` and `mins` hold of vector `i`, where it was loaded before.
-fn of_vector(name: &str) -> String {
-    format!("{}[i]", of_one(name))
+/// A term of vector `i`, where it was loaded before.
+fn of_vector(term: Term) -> String {
+    format!("{}[i]", term.one())
 }
 
 /// Super-blocks: the sums of each are scaled once.
@@ -268,7 +263,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
     let mut of_block = format!(
         "let mut scale = [simd::splat_f32(0.0); V];
          for i in 0..V {{ scale[i] = {}; }}\n",
-        terms::load(types, "scales", &format!("block * WORDS{each}"))
+        terms::load(types, Term::Scale, &format!("block * WORDS{each}"))
     );
     let mut lows = String::new();
     if has_min {
@@ -284,7 +279,7 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
              for t in 0..count {{
                  amx::pairs::<RUNS>(a.x_sums.add((token + t) * a.units + block * RUNS), pairs.add(t * (RUNS / 2)));
              }}\n",
-            terms::load(types, "mins", &format!("block * MIN_WORDS{each}")),
+            terms::load(types, Term::Min, &format!("block * MIN_WORDS{each}")),
             superblock_terms::integers_of_pair(plan),
         );
         let _ = writeln!(
@@ -328,13 +323,13 @@ fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let rows = plan.pack.packing.rows;
     let place = format!("{} * {rows}", types.of_unit("unit"));
     let mut of_unit = String::new();
-    for terms in format.term_arrays() {
-        let name = of_one(terms);
+    for term in format.terms() {
         let _ = writeln!(
             of_unit,
             "let mut {name} = [simd::splat_f32(0.0); V];
              for i in 0..V {{ {name}[i] = {}; }}",
-            terms::load(types, terms, &place)
+            terms::load(types, term, &place),
+            name = term.one(),
         );
     }
     let mut of_token = String::new();

@@ -2,6 +2,7 @@
 
 use super::divisors::lcm;
 use super::superblock::SuperBlock;
+use super::term::Term;
 use gristmill_spec::model::{Activations, Factor, FieldType, Format, ValueMap};
 
 /// What is decided once for a format.
@@ -159,36 +160,29 @@ impl<'a> FormatPlan<'a> {
         !self.block_scale.is_empty() || self.offset
     }
 
-    /// The arrays of terms that packed weights have: `scales` and `mins`.
-    pub(crate) fn term_arrays(&self) -> impl Iterator<Item = &'static str> + use<> {
-        [(self.has_scales(), "scales"), (self.offset, "mins")]
+    /// The terms that packed weights carry beside their codes.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = Term> + use<> {
+        [(self.has_scales(), Term::Scale), (self.offset, Term::Min)]
             .into_iter()
-            .filter_map(|(there, name)| there.then_some(name))
+            .filter_map(|(there, term)| there.then_some(term))
     }
 
-    /// The field that holds the scale of a unit, or of a super-block without the integers of its runs, and nothing but the format's
+    /// The field that holds a term of a unit, or of a super-block without the integers of its runs, and nothing but the format's
     /// constant factor is multiplied with it inside a block.
-    pub(crate) fn scale_field(&self) -> Option<usize> {
-        let fields = match &self.superblock {
-            Some(superblock) => &superblock.scale.shared,
-            None => &self.block_scale,
+    pub(crate) fn field_of(&self, term: Term) -> Option<usize> {
+        let value = &self.format.value;
+        let fields = match (term, &self.superblock) {
+            (Term::Scale, Some(superblock)) => &superblock.scale.shared,
+            (Term::Scale, None) => &self.block_scale,
+            (Term::Min, Some(superblock)) => &superblock.min.as_ref()?.shared,
+            (Term::Min, None) => match (&value.add[..], &value.subtract[..]) {
+                ([Factor::Field(field)], []) | ([], [Factor::Field(field)]) => return Some(*field),
+                _ => return None,
+            },
         };
         match fields[..] {
             [field] => Some(field),
             _ => None,
-        }
-    }
-
-    /// The same for what is subtracted, or added.
-    pub(crate) fn min_field(&self) -> Option<usize> {
-        let value = &self.format.value;
-        match (&self.superblock, &value.add[..], &value.subtract[..]) {
-            (Some(superblock), _, _) => match superblock.min.as_ref()?.shared[..] {
-                [field] => Some(field),
-                _ => None,
-            },
-            (None, [Factor::Field(field)], []) | (None, [], [Factor::Field(field)]) => Some(*field),
-            (None, _, _) => None,
         }
     }
 

@@ -318,17 +318,11 @@ impl<'a> PackPlan<'a> {
             return codes;
         }
         let filled = f64::from(plan.unit.next_multiple_of(self.multiple)) / f64::from(plan.unit);
-        let of_a_run = |bits: u32, words: &dyn Fn(u32) -> u32| match plan.runs() {
-            1 => f64::from(bits),
-            runs => 32.0 * f64::from(words(runs)) / f64::from(runs * rows),
+        let of_a_run = |term| match plan.runs() {
+            1 => f64::from(self.terms.scalar(term).bits()),
+            runs => 32.0 * f64::from(self.terms.words(term, runs, rows)) / f64::from(runs * rows),
         };
-        let mut run = 0.0;
-        if plan.has_scales() {
-            run += of_a_run(self.terms.scale.bits(), &|runs| self.terms.scale_words(runs, rows));
-        }
-        if plan.offset {
-            run += of_a_run(self.terms.min.bits(), &|runs| self.terms.min_words(runs, rows));
-        }
+        let run: f64 = plan.terms().map(of_a_run).sum();
         codes * filled + run / f64::from(plan.unit * self.terms.span)
     }
 

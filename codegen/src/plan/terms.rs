@@ -1,6 +1,6 @@
 //! In which types scales and minima lie in a packing.
 
-use super::{FormatPlan, RunTerm};
+use super::{FormatPlan, RunTerm, Term};
 use gristmill_spec::model::{FieldType, Scalar};
 use gristmill_spec::vocab::Strategy;
 
@@ -101,8 +101,8 @@ impl TermTypes {
             span,
             scale_integers: integers(superblock.map(|superblock| &superblock.scale)),
             min_integers: integers(superblock.and_then(|superblock| superblock.min.as_ref())),
-            scale: plan.scale_field().map_or(Scalar::F32, |field| scalar(plan, field)),
-            min: match (plan.min_field(), plan.format.value.add.is_empty()) {
+            scale: plan.field_of(Term::Scale).map_or(Scalar::F32, |field| scalar(plan, field)),
+            min: match (plan.field_of(Term::Min), plan.format.value.add.is_empty()) {
                 (Some(field), true) => scalar(plan, field),
                 // Packed with the other sign, for which types without one have no room.
                 (Some(field), false) if scalar(plan, field).is_signed() => scalar(plan, field),
@@ -121,6 +121,22 @@ impl TermTypes {
         }
     }
 
+    /// The type of a term.
+    pub(crate) fn scalar(&self, term: Term) -> Scalar {
+        match term {
+            Term::Scale => self.scale,
+            Term::Min => self.min,
+        }
+    }
+
+    /// How the integers of a term lie.
+    pub(crate) fn integers(&self, term: Term) -> Integers {
+        match term {
+            Term::Scale => self.scale_integers,
+            Term::Min => self.min_integers,
+        }
+    }
+
     /// The same with a byte for each integer.
     pub(super) fn with_bytes(self) -> TermTypes {
         TermTypes { scale_integers: Integers::Bytes, min_integers: Integers::Bytes, ..self }
@@ -136,14 +152,12 @@ impl TermTypes {
         self.shared_words(rows) + (runs * rows * self.scale_integers.bits()).div_ceil(32)
     }
 
-    /// Words that the scales of a super-block take in a panel, with their integers and its flags.
-    pub(crate) fn scale_words(&self, runs: u32, rows: u32) -> u32 {
-        self.words_before_flags(runs, rows) + (rows * self.flag_bits()).div_ceil(32)
-    }
-
-    /// Words that its minima take.
-    pub(crate) fn min_words(&self, runs: u32, rows: u32) -> u32 {
-        self.shared_words(rows) + (runs * rows * self.min_integers.bits()).div_ceil(32)
+    /// Words that a term of a super-block takes in a panel, with the integers of its runs; with scales its flags.
+    pub(crate) fn words(&self, term: Term, runs: u32, rows: u32) -> u32 {
+        match term {
+            Term::Scale => self.words_before_flags(runs, rows) + (rows * self.flag_bits()).div_ceil(32),
+            Term::Min => self.shared_words(rows) + (runs * rows * self.min_integers.bits()).div_ceil(32),
+        }
     }
 
     /// Bits in which a row's flags of a super-block lie: a byte or a word.

@@ -13,7 +13,7 @@ use super::{activations, dp4a, form, fused, mma, one_token, pipelined, wgmma};
 use crate::Error;
 use crate::emit::{constant_word, format_words};
 use crate::plan::pack::fitted;
-use crate::plan::{Dot, FormatPlan, PackPlan, TermTypes, exact_k, exact_over, longest_row, up_to};
+use crate::plan::{Dot, FormatPlan, PackPlan, Term, TermTypes, exact_k, exact_over, longest_row, up_to};
 use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
@@ -138,7 +138,7 @@ impl<'a> CudaMatmul<'a> {
         let runs = if format.unit == 0 { 0 } else { format.runs() };
         let arrays = if runs == 0 { 0 } else { u32::from(format.has_scales()) + u32::from(format.offset) };
         // An f32 of each row, and where they share it the integers of its runs.
-        let words = if runs > 1 { TermTypes::F32.scale_words(runs, rows) } else { rows };
+        let words = if runs > 1 { TermTypes::F32.words(Term::Scale, runs, rows) } else { rows };
         let terms = arrays * 4 * words;
         // Runs are padded to whole tiles.
         let (elements, tiles) = match runs {

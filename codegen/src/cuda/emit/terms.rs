@@ -4,7 +4,7 @@ use super::product::CudaMatmul;
 use super::tiles::Fused;
 use crate::lower::ir::{Type, f32, i32};
 use crate::lower::product as lower;
-use crate::plan::{FormatPlan, TermTypes};
+use crate::plan::{FormatPlan, Term, TermTypes};
 use crate::print::cuda;
 use std::fmt::Write;
 
@@ -39,7 +39,7 @@ impl SuperBlockTerms {
         let runs = plan.format.superblock.as_ref()?.runs;
         Some(SuperBlockTerms {
             runs,
-            words: TermTypes::F32.scale_words(runs, rows),
+            words: TermTypes::F32.words(Term::Scale, runs, rows),
             elements: runs * plan.format.unit,
         })
     }

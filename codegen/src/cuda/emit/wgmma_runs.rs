@@ -11,6 +11,7 @@ use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::terms::SuperBlockTerms;
 use super::tiles::{RunTerms, Warpgroups};
+use crate::plan::Term;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -92,7 +93,7 @@ pub(super) fn producer_terms(
     let mut out = ProducerTerms::of(&arrays(plan, division, of));
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
-    let copied: Vec<&str> = plan.format.term_arrays().collect();
+    let copied: Vec<&str> = plan.format.terms().map(Term::array).collect();
     if !copied.is_empty() {
         out.begin.push_str("    u32 terms_place = 0;\n");
         // Rows are whole super-blocks; of other runs there may be fewer at the end.
