@@ -2,7 +2,8 @@
 
 use super::product::CudaMatmul;
 use super::terms::{SuperBlockTerms, add_terms};
-use crate::text::when;
+use crate::plan::Term;
+use crate::text::{joined, when};
 use std::fmt::Write;
 
 /// How a kernel names what its threads add.
@@ -29,17 +30,16 @@ impl Adding<'_> {
             return [String::new(), format!("{y} = {y} + added[{from}];{subtract}")];
         };
         let runs = parts.runs;
-        let of_rows = |name: &str| {
-            format!("const f32 {name} = gm_load({} + row);", parts.at(&format!("{name}s"), "panel", "block"))
+        let of_rows = |term: Term| {
+            format!("const f32 {} = gm_load({} + row);", term.one(), parts.at(term, "panel", "block"))
         };
         let mut declare = format!("i32 total{count} = {{}};\n    ");
         let mut add = format!("{total} += added[{from}];");
-        let mut loads = of_rows("scale");
+        let mut loads = joined(plan.format.terms().map(of_rows), "\n                    ");
         let mut zero = format!("{total} = 0;");
         if offset {
             let _ = write!(declare, "i32 low{count} = {{}};\n    ");
             let _ = write!(add, " {low} += subtracted[{from}];");
-            let _ = write!(loads, "\n                    {}", of_rows("min"));
             let _ = write!(zero, " {low} = 0;");
         }
         if let Some(x_scale) = x_scale {

@@ -12,6 +12,7 @@ use super::terms::{
     SuperBlockTerms, corrected, integer_terms, needs_sums, run_of_token, terms, x_sum_of_run,
 };
 use super::tiles::unrolled;
+use crate::plan::Term;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -309,18 +310,13 @@ fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
 
 /// Each run has an f32.
 fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> TermText {
-    let mut load = String::new();
-    let array = |name: &str, of: &str| {
+    let load = |term: Term| {
         format!(
-            "const f32x4 {name} = gm_load_once((const f32x4 *)(a.{of} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            "
+            "const f32x4 {} = gm_load_once((const f32x4 *)(a.{} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            ",
+            term.one(),
+            term.array()
         )
     };
-    if plan.format.has_scales() {
-        load.push_str(&array("scale", "scales"));
-    }
-    if plan.format.offset {
-        load.push_str(&array("min", "mins"));
-    }
     let term = |name: &str, r: usize| {
         let dot = format!("({})", total(plan, &r.to_string()));
         terms(plan, &dot, &format!("scale.{name}"), &format!("min.{name}"))
@@ -333,19 +329,19 @@ fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> TermText {
             four("f32x4", &|name, r| term(name, r).1.unwrap_or_default())
         );
     }
-    TermText { load, of_token: run_of_token(plan), store }
+    TermText { load: plan.format.terms().map(load).collect(), of_token: run_of_token(plan), store }
 }
 
 /// Each run has integers, and its super-block an f32.
 fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> TermText {
     let SuperBlockTerms { runs, .. } = parts;
-    let integers = |array: &str| {
-        format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(array, "panel", &format!("unit / {runs}")))
+    let integers = |term: Term| {
+        format!("(const u8 *)({} + {DP4A_ROWS})", parts.at(term, "panel", &format!("unit / {runs}")))
     };
     let mut load = format!(
         "const u32 scale = gm_load_once((const u32 *)({} + unit % {runs} * {DP4A_ROWS} + quad * 4));
             ",
-        integers("scales")
+        integers(Term::Scale)
     );
     let offset = plan.format.offset;
     if offset {
@@ -353,7 +349,7 @@ fn terms_of_runs(plan: &CudaMatmul<'_>, parts: &SuperBlockTerms, at: &str) -> Te
             load,
             "const u32x2 min = gm_load_once((const u32x2 *)({} + unit % {runs} / 2 * {} + quad * 8));
             ",
-            integers("mins"),
+            integers(Term::Min),
             2 * DP4A_ROWS,
         );
     }

@@ -2,8 +2,34 @@
 
 use super::product::CudaMatmul;
 use super::terms::{add_terms, integer_terms, needs_sums, terms};
+use crate::plan::Term;
 use crate::text::when;
 use std::fmt::Write;
+
+/// What the rows of a lane have of a term.
+#[derive(Clone, Copy)]
+pub(super) enum OfRows {
+    /// f32, of a run or a super-block.
+    Floats(Term),
+    /// Integers of a super-block's run.
+    Integers(Term),
+}
+
+impl OfRows {
+    /// Of a run of the plan.
+    pub(super) fn of_run(plan: &CudaMatmul<'_>, term: Term) -> OfRows {
+        if plan.format.superblock.is_some() { OfRows::Integers(term) } else { OfRows::Floats(term) }
+    }
+
+    /// Their name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            OfRows::Floats(term) => term.one(),
+            OfRows::Integers(Term::Scale) => "integer",
+            OfRows::Integers(Term::Min) => "lower",
+        }
+    }
+}
 
 /// How a kernel names what it has at the end of a run, `run` of those whose terms are in shared memory.
 pub(super) struct Ends<'a> {
@@ -11,8 +37,8 @@ pub(super) struct Ends<'a> {
     pub(super) columns: u32,
     /// Sums are those of all of a warp's rows, and are not taken up by the next product; else of `half` of them, overwritten by it.
     pub(super) all_rows: bool,
-    /// A declaration of what the lane's rows have: `scale` or `min`, or the integers `integer` or `lower` of a super-block's run.
-    pub(super) of_rows: &'a dyn Fn(&str) -> String,
+    /// A declaration of what the lane's rows have.
+    pub(super) of_rows: &'a dyn Fn(OfRows) -> String,
     /// An expression of what the two tokens of a lane have in column `c`: `x_scale`, or `x_sum` as u32.
     pub(super) of_tokens: &'a dyn Fn(&str) -> String,
 }
@@ -43,12 +69,6 @@ impl Ends<'_> {
         [column, token]
     }
 
-    /// Declarations of what the lane's rows have of a term, where it is used.
-    fn of_rows(&self, plan: &CudaMatmul<'_>, names: [&str; 2]) -> String {
-        let used = [plan.format.has_scales(), plan.format.offset];
-        names.iter().zip(used).filter(|(_, used)| *used).map(|(name, _)| (self.of_rows)(name)).collect()
-    }
-
     /// What stands behind names for a sum: the lane's sums, and its rows' numbers.
     fn indices(&self) -> [&'static str; 2] {
         if self.all_rows {
@@ -62,9 +82,9 @@ impl Ends<'_> {
     pub(super) fn terms(&self, plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String) -> String {
         let format = plan.format;
         let integers = format.superblock.is_some();
-        let names = if integers { ["integer", "lower"] } else { ["scale", "min"] };
+        let of_run = |term| OfRows::of_run(plan, term);
         let [sum, row] = self.indices();
-        let [of_scale, of_min] = names.map(|name| format!("{name}{row}"));
+        let [of_scale, of_min] = [Term::Scale, Term::Min].map(|term| format!("{}{row}", of_run(term).name()));
         let (added, subtracted) = match integers {
             true => integer_terms(plan, sum, &of_scale, &of_min),
             false => terms(plan, sum, &of_scale, &of_min),
@@ -72,7 +92,8 @@ impl Ends<'_> {
         let x_scales = !integers && format.activations.block.is_some();
         let [column, token] = self.of_tokens(x_scales, needs_sums(format));
         let body = token + &body(&added, subtracted.as_deref());
-        self.of_rows(plan, names) + &self.each_sum([&column, &body])
+        let of_rows: String = format.terms().map(of_run).map(self.of_rows).collect();
+        of_rows + &self.each_sum([&column, &body])
     }
 
     /// Statements that add terms to the lane's outputs; for a run of a super-block `is_last` is the condition that it is the last one.
@@ -100,7 +121,7 @@ impl Ends<'_> {
 // The end of a super-block.
 {}{}}}
 ",
-            self.of_rows(plan, ["scale", "min"]),
+            plan.format.terms().map(OfRows::Floats).map(self.of_rows).collect::<String>(),
             self.each_sum([&column, &body]),
         )
     }

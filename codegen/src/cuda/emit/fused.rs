@@ -14,7 +14,7 @@ use super::product::{CudaMatmul, DP4A_ROWS, handed_over, round_bytes};
 use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Fused;
 use crate::Error;
-use crate::plan::lcm;
+use crate::plan::{Term, lcm};
 use crate::text::when;
 use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
@@ -224,20 +224,20 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
 fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     let mut fetch = prefetch_run(plan, "own");
     // As a run's codes, so do its terms lie together.
-    for (there, array, together) in [(plan.format.has_scales(), "scales", 1), (plan.format.offset, "mins", 2)]
-    {
+    for term in plan.format.terms() {
+        let together = if term == Term::Min { 2 } else { 1 };
         let place = match SuperBlockTerms::of(plan) {
             Some(parts) => format!(
                 "(const u8 *)({} + {DP4A_ROWS}) + group % {} / {together} * {}",
-                parts.at(array, "own", &format!("group / {}", parts.runs)),
+                parts.at(term, "own", &format!("group / {}", parts.runs)),
                 parts.runs,
                 together * DP4A_ROWS
             ),
-            None => format!("(const u8 *)(a.{array} + ((u64)own * a.units + group) * {DP4A_ROWS})"),
+            None => {
+                format!("(const u8 *)(a.{} + ((u64)own * a.units + group) * {DP4A_ROWS})", term.array())
+            }
         };
-        if there {
-            let _ = write!(fetch, "\n        if (quad == 0) gm_prefetch_early({place});");
-        }
+        let _ = write!(fetch, "\n        if (quad == 0) gm_prefetch_early({place});");
     }
     let early = wait(&format!(
         "if (own < panels && group < a.units) {{

@@ -5,7 +5,7 @@
 //! device. Many tokens are `pipelined`'s.
 
 use super::adding::Adding;
-use super::ends::{Ends, indented};
+use super::ends::{Ends, OfRows, indented};
 use super::form::{Form, in_each_form};
 use super::fragments::{loads, products};
 use super::operands::load_table;
@@ -107,15 +107,12 @@ struct RowTerms {
 
 impl RowTerms {
     fn new(plan: &CudaMatmul<'_>) -> RowTerms {
-        let integers = plan.format.superblock.is_some();
-        let names = if integers { ["integer", "lower"] } else { ["scale", "min"] };
-        let used = [plan.format.has_scales(), plan.format.offset];
         let mut terms = RowTerms { declare: String::new(), take: String::new() };
         let mut loads = String::new();
-        let ty = if integers { "i32" } else { "f32" };
-        let arrays = ["scales", "mins"].into_iter().zip(names).zip(used);
-        for ((array, name), _) in arrays.filter(|(_, used)| *used) {
-            let from = of_run_and_row(plan, [array, "panel", "next"], "g + r * 8");
+        let ty = if plan.format.superblock.is_some() { "i32" } else { "f32" };
+        for term in plan.format.terms() {
+            let name = OfRows::of_run(plan, term).name();
+            let from = of_run_and_row(plan, term, ["panel", "next"], "g + r * 8");
             let _ = write!(terms.declare, "{ty} {name}_ahead[4];\n    ");
             let _ = write!(
                 terms.take,

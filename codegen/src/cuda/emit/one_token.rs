@@ -17,6 +17,7 @@ use super::terms::{
     x_sum_of_run,
 };
 use super::tiles::{Fused, unrolled};
+use crate::plan::Term;
 use crate::text::{joined, when};
 use std::fmt::Write;
 
@@ -209,11 +210,9 @@ struct Terms<'p> {
 }
 
 impl Terms<'_> {
-    /// Their names, and the arrays that they are in.
-    fn names(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let format = self.plan.format;
-        let both = [(format.has_scales(), "scale", "scales"), (format.offset, "min", "mins")];
-        both.into_iter().filter_map(|(used, name, array)| used.then_some((name, array)))
+    /// Their names.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.plan.format.terms().map(Term::one)
     }
 
     /// Their type.
@@ -224,7 +223,7 @@ impl Terms<'_> {
     /// Declarations of what is loaded ahead.
     fn declare(&self) -> String {
         let (ty, each) = (self.ty(), self.each);
-        self.names().map(|(name, _)| format!("{ty} {name}_ahead[{each}] = {{}};\n    ")).collect()
+        self.names().map(|name| format!("{ty} {name}_ahead[{each}] = {{}};\n    ")).collect()
     }
 
     /// Statements that bind it for a round, before that of the next is loaded.
@@ -235,15 +234,15 @@ impl Terms<'_> {
                 "{ty} {name}_now[{each}];\n            GM_UNROLL for (u32 e = 0; e < {each}; e++) {name}_now[e] = {name}_ahead[e];\n            "
             )
         };
-        self.names().map(|(name, _)| take(name)).collect()
+        self.names().map(take).collect()
     }
 
     /// Statements that load those of a warp's runs from run `first` of a panel on.
     fn fetch(&self, panel: &str, first: &str) -> String {
         let mut each = String::new();
-        for (name, array) in self.names() {
-            let load = of_run_and_row(self.plan, [array, panel, "run"], "own_row");
-            let _ = write!(each, "\n            {name}_ahead[e] = {load};");
+        for term in self.plan.format.terms() {
+            let load = of_run_and_row(self.plan, term, [panel, "run"], "own_row");
+            let _ = write!(each, "\n            {}_ahead[e] = {load};", term.one());
         }
         format!(
             "GM_UNROLL for (u32 e = 0; e < {}; e++) {{
@@ -257,11 +256,11 @@ impl Terms<'_> {
     /// Statements that fetch those of a warp's first runs of its first panel to the L2 cache.
     fn early(&self) -> String {
         let mut each = String::new();
-        for (_, array) in self.names() {
+        for term in self.plan.format.terms() {
             let _ = write!(
                 each,
                 "\n            if (gm_lane() == 0 && run < a.units) gm_prefetch_early((const u8 *)({}));",
-                of_run(self.plan, [array, "own", "run"])
+                of_run(self.plan, term, ["own", "run"])
             );
         }
         format!(
@@ -279,7 +278,7 @@ impl Terms<'_> {
         let ty = self.ty();
         let mut out: String = self
             .names()
-            .map(|(name, _)| format!("const {ty} {name} = {name}_now[e];\n                "))
+            .map(|name| format!("const {ty} {name} = {name}_now[e];\n                "))
             .collect();
         let ((added, subtracted), of_token) = match plan.format.superblock {
             None => (terms(plan, "sum", "scale", "min"), run_of_token(plan)),
@@ -332,11 +331,11 @@ impl Sums {
         let x_scale = scale_of(parts);
         // Where the kernel quantizes, scales are already in shared memory.
         let x_ahead = x_scale.as_ref().filter(|_| plan.fused.is_none());
-        let names = || ["scale"].into_iter().chain(offset.then_some("min"));
         let (mut declare, mut load) = (String::new(), String::new());
-        for name in names() {
+        for term in plan.format.terms() {
+            let name = term.one();
             let _ = write!(declare, "f32 {name}_of[{count}] = {{}};\n        ");
-            let place = parts.at(&format!("{name}s"), "panel", "block");
+            let place = parts.at(term, "panel", "block");
             let _ = write!(load, "\n                {name}_of[b] = gm_load({place} + own_row);");
         }
         if let Some(x_scale) = x_ahead {
@@ -350,8 +349,8 @@ impl Sums {
             }}
         "
         );
-        let mut bound: String =
-            names().map(|name| format!("const f32 {name} = {name}_of[b];\n                ")).collect();
+        let bind = |name| format!("const f32 {name} = {name}_of[b];\n                ");
+        let mut bound: String = plan.format.terms().map(Term::one).map(bind).collect();
         match (&x_scale, x_ahead) {
             (_, Some(_)) => bound.push_str("const f32 x_scale = x_scale_of[b];\n                "),
             (Some(x_scale), None) => {

@@ -4,7 +4,7 @@
 //! A warp has 32 rows and 32 or 64 of the tokens, and goes through k in order, so that its f32 sums are in order.
 
 use super::arrays::{self, Array};
-use super::ends::{Ends, indented, outputs, shared_pair};
+use super::ends::{Ends, OfRows, indented, outputs, shared_pair};
 use super::epilogue::Epilogue;
 use super::form::{Form, in_each_form};
 use super::fragments::{loads, products};
@@ -15,6 +15,7 @@ use super::superblock;
 use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Tiling;
 use crate::Error;
+use crate::plan::Term;
 use crate::text::{joined, when};
 use gristmill_spec::model::{CudaBudget, Origin};
 use std::fmt::Write;
@@ -275,8 +276,8 @@ fn copy_terms(
     if let Some(parts) = &parts {
         out += &superblock::copy(plan, tiling, parts, &unit, each);
     }
-    for (there, array) in [(used.scales, "scales"), (used.mins, "mins")] {
-        if there && parts.is_none() {
+    if parts.is_none() {
+        for array in format.terms().map(Term::array) {
             out += &each(
                 runs * panels * 8,
                 &format!(
@@ -354,12 +355,12 @@ fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
         Some(_) => (format!("at * {panels} + own_panel"), "at".to_string()),
         None => (format!("(at * {runs} + run) * {panels} + own_panel"), format!("(at * {runs} + run)")),
     };
-    let of_rows = |name: &str| {
-        let (ty, from) = match name {
-            "integer" => {
+    let of_rows = |of: OfRows| {
+        let (ty, from) = match of {
+            OfRows::Integers(Term::Scale) => {
                 ("i32", format!("scale_integers[(({place}) * {runs} + run) * {MMA_ROWS} + r * 8 + g]"))
             }
-            "lower" => (
+            OfRows::Integers(Term::Min) => (
                 "i32",
                 format!(
                     "min_integers[(({place}) * {} + run / 2) * {} + (r * 8 + g) * 2 + unit % 2]",
@@ -367,8 +368,9 @@ fn flush(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
                     2 * MMA_ROWS
                 ),
             ),
-            _ => ("f32", format!("{name}s[({place}) * {MMA_ROWS} + r * 8 + g]")),
+            OfRows::Floats(term) => ("f32", format!("{}[({place}) * {MMA_ROWS} + r * 8 + g]", term.array())),
         };
+        let name = of.name();
         format!("{ty} {name}[4];\nGM_UNROLL for (u32 r = 0; r < 4; r++) {name}[r] = {from};\n")
     };
     let ends = Ends {

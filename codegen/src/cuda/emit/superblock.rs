@@ -4,6 +4,7 @@
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::terms::SuperBlockTerms;
 use super::tiles::Tiling;
+use crate::plan::Term;
 
 /// Statements that start the copies of a stage's integers and of what its super-block shares; `unit` is the stage's first run.
 pub(super) fn copy(
@@ -16,13 +17,14 @@ pub(super) fn copy(
     let Tiling { panels, runs, .. } = *tiling;
     let (tokens, in_block) = (plan.tokens, parts.runs);
     let mut out = String::new();
-    let mut arrays = vec![("scales", "scale_integers", runs * MMA_ROWS, 1)];
-    if plan.format.offset {
-        arrays.push(("mins", "min_integers", runs.div_ceil(2) * 2 * MMA_ROWS, 2));
-    }
-    for (array, integers, bytes, together) in arrays {
+    for term in plan.format.terms() {
+        let array = term.array();
+        let (integers, bytes, together) = match term {
+            Term::Scale => ("scale_integers", runs * MMA_ROWS, 1),
+            Term::Min => ("min_integers", runs.div_ceil(2) * 2 * MMA_ROWS, 2),
+        };
         let panel = |parts: u32| format!("panel = gm_min(first_panel + i / {parts}, last_panel)");
-        let from = parts.at(array, "panel", &format!("({unit}) / {in_block}"));
+        let from = parts.at(term, "panel", &format!("({unit}) / {in_block}"));
         out += &each(
             panels * 8,
             &format!(

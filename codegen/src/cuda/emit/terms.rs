@@ -44,9 +44,9 @@ impl SuperBlockTerms {
         })
     }
 
-    /// An expression of the first word of `array` for super-block `block` of `panel`.
-    pub(super) fn at(&self, array: &str, panel: &str, block: &str) -> String {
-        let SuperBlockTerms { runs, words, .. } = self;
+    /// An expression of the first word of a term of super-block `block` of `panel`.
+    pub(super) fn at(&self, term: Term, panel: &str, block: &str) -> String {
+        let (SuperBlockTerms { runs, words, .. }, array) = (self, term.array());
         format!("a.{array} + ((u64)({panel}) * (a.units / {runs}) + {block}) * {words}")
     }
 
@@ -66,28 +66,29 @@ impl SuperBlockTerms {
     }
 }
 
-/// An expression of the address of what all rows of a panel have of run `run` in `array`: f32, or a super-block's integers.
-pub(super) fn of_run(plan: &CudaMatmul<'_>, [array, panel, run]: [&str; 3]) -> String {
+/// An expression of the address of a term of all rows of a panel for run `run`: f32, or a super-block's integers.
+pub(super) fn of_run(plan: &CudaMatmul<'_>, term: Term, [panel, run]: [&str; 2]) -> String {
     let rows = plan.pack.packing.rows;
     let Some(parts) = SuperBlockTerms::of(plan) else {
+        let array = term.array();
         return format!("a.{array} + ((u64)({panel}) * a.units + {run}) * {rows}");
     };
     let runs = parts.runs;
-    let block = parts.at(array, panel, &format!("{run} / {runs}"));
-    let within = match array {
-        "scales" => format!("{run} % {runs} * {rows}"),
-        _ => format!("{run} % {runs} / 2 * {}", 2 * rows),
+    let block = parts.at(term, panel, &format!("{run} / {runs}"));
+    let within = match term {
+        Term::Scale => format!("{run} % {runs} * {rows}"),
+        Term::Min => format!("{run} % {runs} / 2 * {}", 2 * rows),
     };
     format!("(const i8 *)({block} + {rows}) + {within}")
 }
 
 /// An expression of what row `row` of them has. Minima of two runs stand side by side.
-pub(super) fn of_run_and_row(plan: &CudaMatmul<'_>, of: [&str; 3], row: &str) -> String {
-    let ([array, _, run], place) = (of, of_run(plan, of));
-    match (plan.format.superblock.is_some(), array) {
+pub(super) fn of_run_and_row(plan: &CudaMatmul<'_>, term: Term, of: [&str; 2], row: &str) -> String {
+    let ([_, run], place) = (of, of_run(plan, term, of));
+    match (plan.format.superblock.is_some(), term) {
         (false, _) => format!("gm_load({place} + {row})"),
-        (true, "scales") => format!("(i32)gm_load({place} + {row})"),
-        (true, _) => format!("(i32)gm_load({place} + ({row}) * 2 + {run} % 2)"),
+        (true, Term::Scale) => format!("(i32)gm_load({place} + {row})"),
+        (true, Term::Min) => format!("(i32)gm_load({place} + ({row}) * 2 + {run} % 2)"),
     }
 }
 

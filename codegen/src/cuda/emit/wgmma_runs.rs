@@ -6,7 +6,7 @@
 //! terms of all of them, panel by panel, by bulk copies.
 
 use super::arrays::{self, Array};
-use super::ends::{Ends, indented, outputs, shared_pair};
+use super::ends::{Ends, OfRows, indented, outputs, shared_pair};
 use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::terms::SuperBlockTerms;
@@ -93,7 +93,7 @@ pub(super) fn producer_terms(
     let mut out = ProducerTerms::of(&arrays(plan, division, of));
     let stages = run * together;
     let unit = |stage: &str| if run == 1 { stage.to_string() } else { format!("({stage}) / {run}") };
-    let copied: Vec<&str> = plan.format.terms().map(Term::array).collect();
+    let copied: Vec<Term> = plan.format.terms().collect();
     if !copied.is_empty() {
         out.begin.push_str("    u32 terms_place = 0;\n");
         // Rows are whole super-blocks; of other runs there may be fewer at the end.
@@ -102,19 +102,22 @@ pub(super) fn producer_terms(
             Some(_) => bytes.to_string(),
             None => format!("gm_min({together}u, a.units - {}) * {}", unit("stage"), 4 * MMA_ROWS),
         };
-        let from = |name: &str| match &parts {
-            Some(parts) => parts.at(name, "panel", &format!("stage / {stages}")),
-            None => format!("a.{name} + ((u64)panel * a.units + {}) * {MMA_ROWS}", unit("stage")),
+        let from = |term: Term| match &parts {
+            Some(parts) => parts.at(term, "panel", &format!("stage / {stages}")),
+            None => {
+                format!("a.{} + ((u64)panel * a.units + {}) * {MMA_ROWS}", term.array(), unit("stage"))
+            }
         };
         let each_warp = panels / PRODUCERS;
         let copies = each_warp * copied.len() as u32;
         out.bytes = format!(" + (stage % {stages} == 0 ? {size} * {copies} : 0)");
         let each: String = copied
             .iter()
-            .map(|name| {
+            .map(|&term| {
                 format!(
                     "\n                    gm_bulk_copy({name}, (terms_place * {panels} + i) * {bytes}, (const u8 *)({}), {size}, full, place);",
-                    from(name)
+                    from(term),
+                    name = term.array(),
                 )
             })
             .collect();
@@ -212,16 +215,16 @@ fn add_terms(plan: &CudaMatmul<'_>) -> String {
     let pair = |ty: &str, name: &str, of: &dyn Fn(&str, &str) -> String| {
         format!("const {ty} {name}[2] = {{{}, {}}};\n", of("row", "row"), of("row + 8", "(row + 8)"))
     };
-    let of_rows = |name: &str| match name {
-        "integer" => {
-            pair("i32", name, &|_, row| format!("(i32)(i8)scales[panel + {own} + run * {MMA_ROWS} + {row}]"))
-        }
-        "lower" => pair("i32", name, &|_, row| {
+    let of_rows = |of: OfRows| match of {
+        OfRows::Integers(Term::Scale) => pair("i32", of.name(), &|_, row| {
+            format!("(i32)(i8)scales[panel + {own} + run * {MMA_ROWS} + {row}]")
+        }),
+        OfRows::Integers(Term::Min) => pair("i32", of.name(), &|_, row| {
             format!("(i32)(i8)mins[panel + {own} + run / 2 * {} + {row} * 2 + run % 2]", 2 * MMA_ROWS)
         }),
-        _ => pair("f32", name, &|row, operand| match parts {
-            Some(_) => format!("gm_shared_get<f32>({name}s, panel + {operand} * 4)"),
-            None => format!("gm_shared_get<f32>({name}s, panel + (run * {MMA_ROWS} + {row}) * 4)"),
+        OfRows::Floats(term) => pair("f32", of.name(), &|row, operand| match parts {
+            Some(_) => format!("gm_shared_get<f32>({}, panel + {operand} * 4)", term.array()),
+            None => format!("gm_shared_get<f32>({}, panel + (run * {MMA_ROWS} + {row}) * 4)", term.array()),
         }),
     };
     let ends = Ends {
