@@ -108,12 +108,16 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         panel = panel(
             plan,
             &features,
-            &format!(
-                "let mut token = begin;\n{}",
-                through_tokens(plan, "end", |step| format!(
-                    "tile::<V, {step}>(a, part, row, token, token - begin)"
-                ))
-            )
+            [
+                "",
+                &format!(
+                    "let mut token = begin;\n{}",
+                    through_tokens(plan, "end", |step| format!(
+                        "tile::<V, {step}>(a, part, row, token, token - begin)"
+                    ))
+                ),
+                ""
+            ]
         ),
         matmul = matmul(plan, &features, ["", ""]),
     )
@@ -144,14 +148,14 @@ fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> Strin
             },
         ),
         None => stage(plan, features, |operand| operand),
-        Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, |field| {
+        Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, "", |field| {
             let times = if halved { "half_of_times" } else { "times" };
             format!(
                 "to.add({}).cast::<simd::I>().write(simd::{times}(w{field}[i], factors[i], {min}, {zero}));",
                 place_of_operands(field, 1)
             )
         }),
-        Some(Scaled::Words) => stage_products(plan, features, 2, |field| {
+        Some(Scaled::Words) => stage_products(plan, features, 2, "", |field| {
             format!(
                 "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
                  let to = to.add({});
@@ -242,34 +246,41 @@ pub(super) fn smallest(plan: &MatmulPlan<'_>) -> &'static str {
 }
 
 /// The function that decodes the super-blocks of a part for products of values and the integers of their runs. `write`: the statement that
-/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers; an operand takes so many `bytes`.
+/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers; an operand takes so many `bytes`. `kept`:
+/// statements for each run that make of `factors` what `write` needs.
 pub(super) fn stage_products(
     plan: &MatmulPlan<'_>,
     features: &str,
     bytes: u32,
+    kept: &str,
     write: impl Fn(u32) -> String,
 ) -> String {
     let of = OfRuns {
         doc: "The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.",
         pointers: "",
-        kept: "",
+        kept,
         bytes,
     };
     stage_runs(plan, features, &of, write)
 }
 
 /// What a function that decodes super-blocks run by run writes.
-struct OfRuns {
-    doc: &'static str,
+struct OfRuns<'a> {
+    doc: &'a str,
     /// Statements that bind where integers go, and those that keep `factors` there.
-    pointers: &'static str,
-    kept: &'static str,
+    pointers: &'a str,
+    kept: &'a str,
     /// Bytes of an operand.
     bytes: u32,
 }
 
 /// The function that decodes the super-blocks of a part run by run. `write`: as in [`stage_products`].
-fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn(u32) -> String) -> String {
+fn stage_runs(
+    plan: &MatmulPlan<'_>,
+    features: &str,
+    of: &OfRuns<'_>,
+    write: impl Fn(u32) -> String,
+) -> String {
     let (flags, next_flags) = superblock_terms::flags_of_runs(plan);
     let mut pointers =
         superblock_terms::terms_of_rows(plan, Term::Scale, TermsRead { values: false, integers: true });
@@ -369,8 +380,9 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
     function.with_unsafe("", why, &body)
 }
 
-/// The function that takes a panel through tokens: `body` those from `begin` to `end`, whose operands are staged.
-pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String {
+/// The function that takes a panel through tokens, with statements before its parts, for the tokens from `begin` to `end` of a part, whose operands
+/// are staged, and after all parts.
+pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, [before, body, after]: [&str; 3]) -> String {
     let tokens = plan.tokens;
     let steps = match (plan.format.unit, plan.format.runs()) {
         (0, _) => format!("a.stride / {}", plan.pack.tile.bytes),
@@ -392,6 +404,7 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
              let mut begin = first;
              while begin < last {{
                  let end = last.min(begin + turn);
+                 {before}
                  let mut part = Part {{ buffer, first: 0, last: STEPS.min(steps(a)) }};
                  loop {{
                      stage::<V>(a, part, row);
@@ -399,6 +412,7 @@ pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, body: &str) -> String
                      if part.last == steps(a) {{ break; }}
                      part = Part {{ buffer, first: part.last, last: (part.last + STEPS).min(steps(a)) }};
                  }}
+                 {after}
                  begin = end;
              }}
          }}"

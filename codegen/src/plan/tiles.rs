@@ -20,6 +20,8 @@ pub enum TileOperands {
     Scaled,
     /// The same in sixteen bits, as low bytes and high bytes.
     Digits,
+    /// Values times the low bits of the integer of their run, so many, and values times its high bits: unsigned bytes.
+    SplitIntegers(u32),
 }
 
 impl TileOperands {
@@ -27,8 +29,13 @@ impl TileOperands {
     pub fn bytes(self) -> u32 {
         match self {
             TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => 1,
-            TileOperands::Digits => 2,
+            TileOperands::Digits | TileOperands::SplitIntegers(_) => 2,
         }
+    }
+
+    /// Whether an operand is two bytes, which are multiplied apart.
+    pub fn in_digits(self) -> bool {
+        self.bytes() == 2
     }
 
     /// A word for the name of a loop.
@@ -38,6 +45,7 @@ impl TileOperands {
             TileOperands::Values => "tiles",
             TileOperands::Scaled => "scaled_tiles",
             TileOperands::Digits => "digit_tiles",
+            TileOperands::SplitIntegers(_) => "split_integer_tiles",
         }
     }
 }
@@ -90,6 +98,9 @@ impl Tiles {
             TileOperands::Values => "values, i8 x i8",
             TileOperands::Scaled => "values times integers of runs, i8 x i8",
             TileOperands::Digits => "values times integers of runs in two bytes, u8 x i8 and i8 x i8",
+            TileOperands::SplitIntegers(bits) => &format!(
+                "values times the low {bits} bits of integers of runs and times the high ones, u8 x i8"
+            ),
         };
         format!("{operands} products of tiles of 16 rows x 16 tokens x {} k into i32", self.k)
     }
@@ -111,8 +122,15 @@ fn scaled(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> Option<TileOperands
     let (least, most) = superblock.products((plan.min(), plan.max()));
     let within = |low: i64, high: i64| low <= least && most <= high;
     if within(i8::MIN.into(), i8::MAX.into()) {
-        Some(TileOperands::Scaled)
-    } else {
-        within(i16::MIN.into(), i16::MAX.into()).then_some(TileOperands::Digits)
+        return Some(TileOperands::Scaled);
+    }
+    // A word of two values times a digit is two products, where nothing is carried: an instruction instead of eight for bytes of products.
+    let (first, last) = superblock.scale.range;
+    let unsigned = plan.min() == 0 && first >= 0;
+    let fits = |digit: i32| i64::from(plan.max()) * i64::from(digit) <= i64::from(u8::MAX);
+    let split = (1..8).find(|&bits| fits((1 << bits) - 1) && fits(last >> bits));
+    match split.filter(|_| unsigned) {
+        Some(bits) => Some(TileOperands::SplitIntegers(bits)),
+        None => within(i16::MIN.into(), i16::MAX.into()).then_some(TileOperands::Digits),
     }
 }

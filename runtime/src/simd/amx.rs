@@ -3,16 +3,18 @@
 //! A tile of activations is up to sixteen tokens by `k` bytes, as rows of activations lie; a tile of operands is sixteen rows of a panel by
 //! as many k, four k of a row side by side, as packings have them. Their product is sixteen i32 sums for each token.
 //!
-//! Stable Rust has no intrinsics for tiles, so a loop over k is one block of assembly, from zeroed sums to stored ones. Only the shape of
-//! tiles ([`configure`]) outlives a block. No code that rustc makes touches either, since it is not told of the instructions.
+//! Stable Rust has no intrinsics for tiles, so what is done with them is assembly. Their shape ([`configure`]) and the sums outlive a block of
+//! it, from [`clear`] to [`store`], so that vectors work on the last sums between products for the next ones. No code that rustc makes
+//! touches either, since it is not told of the instructions, and kernels call nothing in between; a system saves both with a thread's other
+//! registers.
 //! (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: LDTILECFG, TDPBUSD.)
 
 use super::avx2::sum_pairs;
 use super::avx512::{I, times_words};
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi8,
-    _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_add_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_mullo_epi16, _mm512_or_si512,
+    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 /// Tokens of a tile of activations, at most.
@@ -36,7 +38,7 @@ struct Configuration {
 const NONE: Configuration =
     Configuration { palette: 0, start_row: 0, reserved: [0; 14], bytes_per_row: [0; 16], rows: [0; 16] };
 
-/// Where a loop reads its operands, and how far it goes.
+/// Where a tile of activations and one of operands are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// The first k of the first token.
@@ -47,16 +49,12 @@ pub struct Operands {
     pub w: *const u8,
     /// From four k to the next four of the same row: four bytes for each row of a panel.
     pub w_stride: usize,
-    /// k of a tile: what [`configure`] was given.
-    pub k: usize,
-    /// Tiles, one behind the other; at least 1.
-    pub tiles: usize,
 }
 
 /// Sets the shape of tiles: `tokens` in one tile of activations, or in two where there are more than [`TOKENS`], and `k` elements of
 /// k, for the loops that follow on this thread, until [`give_back`].
 ///
-/// `digits`: for [`digits`], whose four sums have the same tokens.
+/// `digits`: for [`digits`] and [`unsigned_digits`], whose four sums have the same tokens.
 ///
 /// # Safety
 ///
@@ -69,9 +67,11 @@ pub unsafe fn configure(tokens: usize, k: usize, digits: bool) {
     let second = if digits || tokens <= TOKENS { first } else { (tokens - TOKENS) as u8 };
     let (sums, x, w) = (64, k as u16, 64);
     let mut configuration = Configuration { palette: 1, ..NONE };
-    configuration.bytes_per_row[..8].copy_from_slice(&[sums, sums, sums, sums, x, x, w, w]);
     let k = (k / 4) as u8;
-    configuration.rows[..8].copy_from_slice(&[first, first, second, second, first, second, k, k]);
+    // Digits take a third tile of operands where others have a second one of activations.
+    let (bytes_of_fifth, rows_of_fifth) = if digits { (w, k) } else { (x, second) };
+    configuration.bytes_per_row[..8].copy_from_slice(&[sums, sums, sums, sums, x, bytes_of_fifth, w, w]);
+    configuration.rows[..8].copy_from_slice(&[first, first, second, second, first, rows_of_fifth, k, k]);
     // SAFETY: 64 bytes are read; the caller answers for the instruction.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) }
 }
@@ -109,34 +109,69 @@ pub unsafe fn give_back(found: &Found) {
     }
 }
 
-/// A block of assembly: four zeroed sums, a loop over tiles of k, and stores.
-macro_rules! tile_loop {
-    ($operands:ident, $sums:ident, $stride:ident, [$($multiply:expr),*], [$($store:literal),*], { $($further:tt)* }) => {
+/// Sets the sums to zero.
+///
+/// # Safety
+///
+/// [`configure`] was called on this thread.
+#[inline]
+pub unsafe fn clear() {
+    // SAFETY: the caller answers for the instructions.
+    unsafe {
         asm!(
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
             "tilezero tmm3",
-            "2:",
-            $($multiply,)*
-            "add {x}, {k}",
-            "add {w}, {w_step}",
-            "dec {tiles}",
-            "jnz 2b",
-            $($store,)*
-            x = inout(reg) $operands.x => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            options(nostack, nomem, preserves_flags)
+        );
+    }
+}
+
+/// Writes the sums: those of `X` tiles of activations with `V` vectors of rows token by token, the `V` vectors of one side by side. With
+/// `X` = 2 the sums of the second tile lie [`TOKENS`] tokens further on; those of [`digits`] are two tiles, of low digits and of high ones.
+///
+/// # Safety
+///
+/// As for the products before it; `sums` has room for `16 * X * TOKENS * V` numbers.
+#[inline]
+pub unsafe fn store<const V: usize, const X: usize>(sums: *mut i32) {
+    const { assert!(1 <= V && V <= 2 && 1 <= X && X <= 2) };
+    let stride = V * LANES * 4;
+    let second = sums.wrapping_add(TOKENS * V * LANES);
+    // SAFETY: the caller answers for the instructions and for what is written.
+    unsafe {
+        asm!("tilestored [{sums} + {stride}*1], tmm0", sums = in(reg) sums, stride = in(reg) stride,
+             options(nostack, preserves_flags));
+        if V == 2 {
+            asm!("tilestored [{sums} + {stride}*1 + 64], tmm1", sums = in(reg) sums, stride = in(reg) stride,
+                 options(nostack, preserves_flags));
+        }
+        if X == 2 {
+            asm!("tilestored [{sums} + {stride}*1], tmm2", sums = in(reg) second, stride = in(reg) stride,
+                 options(nostack, preserves_flags));
+        }
+        if X == 2 && V == 2 {
+            asm!("tilestored [{sums} + {stride}*1 + 64], tmm3", sums = in(reg) second, stride = in(reg) stride,
+                 options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// A block of assembly that loads tiles and adds products to sums.
+macro_rules! add {
+    ($operands:ident, [$($instruction:expr),*] $(, $second:ident)?) => {
+        asm!(
+            $($instruction,)*
+            x = in(reg) $operands.x,
             x_stride = in(reg) $operands.x_stride,
-            w = inout(reg) $operands.w => _,
+            w = in(reg) $operands.w,
             w_stride = in(reg) $operands.w_stride,
-            k = in(reg) $operands.k,
-            w_step = in(reg) $operands.k / 4 * $operands.w_stride,
-            tiles = inout(reg) $operands.tiles => _,
-            sums = in(reg) $sums,
-            stride = in(reg) $stride,
-            $($further)*
+            $($second = in(reg) $second,)?
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack)
+            options(nostack, readonly, preserves_flags)
         )
     };
 }
@@ -146,72 +181,50 @@ macro_rules! products {
     ($(#[$meta:meta])* $name:ident, $dot:literal) => {
         $(#[$meta])*
         ///
-        /// `X` is 1 or 2: tiles of activations, the second one [`TOKENS`] tokens further on. `V` is 1 or 2. Sums are stored token by
-        /// token, the `V` vectors of one side by side.
+        /// `X` is 1 or 2: tiles of activations, the second one [`TOKENS`] tokens further on. `V` is 1 or 2.
         ///
         /// # Safety
         ///
-        /// [`configure`] was called on this thread, for as many tokens as `X` tiles have and for `operands.k`, without digits; what
-        /// `operands` say of `tiles` tiles can be read, and `sums` has room for `16 * X * TOKENS * V` numbers.
+        /// [`configure`] was called on this thread, for as many tokens as `X` tiles have and for as many k as there are, without
+        /// digits; what `operands` say can be read.
         #[inline]
-        pub unsafe fn $name<const V: usize, const X: usize>(operands: Operands, sums: *mut i32) {
+        pub unsafe fn $name<const V: usize, const X: usize>(operands: Operands) {
             const { assert!(1 <= V && V <= 2 && 1 <= X && X <= 2) };
-            let stride = V * LANES * 4;
             let second = operands.x.wrapping_add(TOKENS * operands.x_stride);
-            // SAFETY: the caller answers for the instructions and for what is read and written.
+            // SAFETY: the caller answers for the instructions and for what is read.
             unsafe {
                 match (V, X) {
-                    (1, 1) => tile_loop!(
+                    (1, 1) => add!(
                         operands,
-                        sums,
-                        stride,
                         [
                             "tileloadd tmm4, [{x} + {x_stride}*1]",
                             "tileloadd tmm6, [{w} + {w_stride}*1]",
                             concat!($dot, " tmm0, tmm4, tmm6")
-                        ],
-                        ["tilestored [{sums} + {stride}*1], tmm0"],
-                        {}
+                        ]
                     ),
-                    (2, 1) => tile_loop!(
+                    (2, 1) => add!(
                         operands,
-                        sums,
-                        stride,
                         [
                             "tileloadd tmm4, [{x} + {x_stride}*1]",
                             "tileloadd tmm6, [{w} + {w_stride}*1]",
                             concat!($dot, " tmm0, tmm4, tmm6"),
                             "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
                             concat!($dot, " tmm1, tmm4, tmm7")
-                        ],
-                        [
-                            "tilestored [{sums} + {stride}*1], tmm0",
-                            "tilestored [{sums} + {stride}*1 + 64], tmm1"
-                        ],
-                        {}
+                        ]
                     ),
-                    (1, 2) => tile_loop!(
+                    (1, 2) => add!(
                         operands,
-                        sums,
-                        stride,
                         [
                             "tileloadd tmm4, [{x} + {x_stride}*1]",
                             "tileloadd tmm6, [{w} + {w_stride}*1]",
                             concat!($dot, " tmm0, tmm4, tmm6"),
                             "tileloadd tmm5, [{second} + {x_stride}*1]",
-                            concat!($dot, " tmm2, tmm5, tmm6"),
-                            "add {second}, {k}"
+                            concat!($dot, " tmm2, tmm5, tmm6")
                         ],
-                        [
-                            "tilestored [{sums} + {stride}*1], tmm0",
-                            "tilestored [{sums} + {stride}*1 + 1024], tmm2"
-                        ],
-                        { second = inout(reg) second => _, }
+                        second
                     ),
-                    _ => tile_loop!(
+                    _ => add!(
                         operands,
-                        sums,
-                        stride,
                         [
                             "tileloadd tmm4, [{x} + {x_stride}*1]",
                             "tileloadd tmm6, [{w} + {w_stride}*1]",
@@ -220,16 +233,9 @@ macro_rules! products {
                             concat!($dot, " tmm1, tmm4, tmm7"),
                             "tileloadd tmm5, [{second} + {x_stride}*1]",
                             concat!($dot, " tmm2, tmm5, tmm6"),
-                            concat!($dot, " tmm3, tmm5, tmm7"),
-                            "add {second}, {k}"
+                            concat!($dot, " tmm3, tmm5, tmm7")
                         ],
-                        [
-                            "tilestored [{sums} + {stride}*1], tmm0",
-                            "tilestored [{sums} + {stride}*1 + 64], tmm1",
-                            "tilestored [{sums} + {stride}*1 + 2048], tmm2",
-                            "tilestored [{sums} + {stride}*1 + 2112], tmm3"
-                        ],
-                        { second = inout(reg) second => _, }
+                        second
                     ),
                 }
             }
@@ -238,74 +244,72 @@ macro_rules! products {
 }
 
 products! {
-    /// Sums over k of unsigned operands times activations.
+    /// Adds products of unsigned operands and activations to the sums.
     unsigned, "tdpbsud"
 }
 products! {
-    /// Sums over k of signed operands times activations.
+    /// Adds products of signed operands and activations to the sums.
     signed, "tdpbssd"
 }
 
-/// Sums over k of operands of sixteen bits times activations. Their low bytes are where `operands.w` says, their high bytes lie `high` bytes
-/// behind. `V` is 1 or 2. The sums of low bytes are stored token by token, the `V` vectors of one side by side, behind them those of
-/// high bytes; [`I`] vectors of both make one by [`joined`].
-///
-/// # Safety
-///
-/// [`configure`] was called on this thread, for one tile of activations and for `operands.k`, with digits; what `operands` say of `tiles`
-/// tiles can be read in both places, and `sums` has room for `32 * TOKENS * V` numbers.
-#[inline]
-pub unsafe fn digits<const V: usize>(operands: Operands, high: usize, sums: *mut i32) {
-    const { assert!(1 <= V && V <= 2) };
-    let stride = V * LANES * 4;
-    let high = operands.w.wrapping_add(high);
-    // SAFETY: the caller answers for the instructions and for what is read and written.
-    unsafe {
-        match V {
-            1 => tile_loop!(
-                operands,
-                sums,
-                stride,
-                [
-                    "tileloadd tmm4, [{x} + {x_stride}*1]",
-                    "tileloadd tmm6, [{w} + {w_stride}*1]",
-                    "tdpbsud tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{high} + {w_stride}*1]",
-                    "tdpbssd tmm2, tmm4, tmm7",
-                    "add {high}, {w_step}"
-                ],
-                [
-                    "tilestored [{sums} + {stride}*1], tmm0",
-                    "tilestored [{sums} + {stride}*1 + 1024], tmm2"
-                ],
-                { high = inout(reg) high => _, }
-            ),
-            _ => tile_loop!(
-                operands,
-                sums,
-                stride,
-                [
-                    "tileloadd tmm4, [{x} + {x_stride}*1]",
-                    "tileloadd tmm6, [{w} + {w_stride}*1]",
-                    "tdpbsud tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
-                    "tdpbsud tmm1, tmm4, tmm7",
-                    "tileloadd tmm6, [{high} + {w_stride}*1]",
-                    "tdpbssd tmm2, tmm4, tmm6",
-                    "tileloadd tmm7, [{high} + {w_stride}*1 + 64]",
-                    "tdpbssd tmm3, tmm4, tmm7",
-                    "add {high}, {w_step}"
-                ],
-                [
-                    "tilestored [{sums} + {stride}*1], tmm0",
-                    "tilestored [{sums} + {stride}*1 + 64], tmm1",
-                    "tilestored [{sums} + {stride}*1 + 2048], tmm2",
-                    "tilestored [{sums} + {stride}*1 + 2112], tmm3"
-                ],
-                { high = inout(reg) high => _, }
-            ),
+/// One kind of operands in two digits.
+macro_rules! digits {
+    ($(#[$meta:meta])* $name:ident, $high:literal) => {
+        $(#[$meta])*
+        ///
+        /// Operands' low digits, unsigned bytes, are where `operands.w` says, their high digits `high` bytes behind. `V` is 1 or 2. [`store`]
+        /// with `X` = 2 writes the sums of low digits and behind them those of high ones.
+        ///
+        /// # Safety
+        ///
+        /// [`configure`] was called on this thread, for one tile of activations and for as many k as there are, with digits; what
+        /// `operands` say can be read in both places.
+        #[inline]
+        pub unsafe fn $name<const V: usize>(operands: Operands, high: usize) {
+            const { assert!(1 <= V && V <= 2) };
+            let high = operands.w.wrapping_add(high);
+            // SAFETY: the caller answers for the instructions and for what is read.
+            unsafe {
+                match V {
+                    1 => add!(
+                        operands,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            "tdpbsud tmm0, tmm4, tmm6",
+                            "tileloadd tmm7, [{high} + {w_stride}*1]",
+                            concat!($high, " tmm2, tmm4, tmm7")
+                        ],
+                        high
+                    ),
+                    _ => add!(
+                        operands,
+                        [
+                            "tileloadd tmm4, [{x} + {x_stride}*1]",
+                            "tileloadd tmm6, [{w} + {w_stride}*1]",
+                            "tdpbsud tmm0, tmm4, tmm6",
+                            "tileloadd tmm7, [{w} + {w_stride}*1 + 64]",
+                            "tdpbsud tmm1, tmm4, tmm7",
+                            "tileloadd tmm5, [{high} + {w_stride}*1]",
+                            concat!($high, " tmm2, tmm4, tmm5"),
+                            "tileloadd tmm6, [{high} + {w_stride}*1 + 64]",
+                            concat!($high, " tmm3, tmm4, tmm6")
+                        ],
+                        high
+                    ),
+                }
+            }
         }
-    }
+    };
+}
+
+digits! {
+    /// Adds products of signed operands of sixteen bits and activations to the sums: a low byte and a high one.
+    digits, "tdpbssd"
+}
+digits! {
+    /// Adds products of operands and activations to the sums, where both digits of an operand are unsigned bytes.
+    unsigned_digits, "tdpbsud"
 }
 
 /// `iterations` times four products of whole tiles that hold `a` and `b`, without touching memory in between: what the unit can do at
@@ -354,11 +358,11 @@ pub(crate) unsafe fn peak(a: u8, b: i8, iterations: u32) -> i32 {
     sums.iter().fold(0, |sum, tile| sum.wrapping_add(tile[0]))
 }
 
-/// The sums of [`digits`]: those of low bytes, and 256 times those of high bytes.
+/// Sums of operands from those of their digits, of which the low ones have so many bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub fn joined(low: I, high: I) -> I {
-    _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high))
+pub fn joined<const BITS: u32>(low: I, high: I) -> I {
+    _mm512_add_epi32(low, _mm512_slli_epi32::<BITS>(high))
 }
 
 /// Sums of activations of `RUNS` runs, which fit in sixteen bits, two by two: for [`add_products`].
@@ -412,6 +416,21 @@ pub fn values(operands: I, min: i32) -> I {
     _mm512_add_epi8(operands, _mm512_set1_epi8(min as i8))
 }
 
+/// The low bits of a [`factor`](super::avx512::factor) and those above them, for [`times_digit`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn split<const BITS: u32>(factor: I) -> (I, I) {
+    let low = _mm512_and_si512(factor, _mm512_set1_epi16((1 << BITS) - 1));
+    (low, _mm512_srli_epi16::<BITS>(factor))
+}
+
+/// Operands times a digit of their row's factor, where products fit in a byte: nothing is carried from the first of two bytes into the second.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn times_digit(operands: I, digit: I) -> I {
+    _mm512_mullo_epi16(operands, digit)
+}
+
 /// Operands plus `min`, times the [`factor`](super::avx512::factor) of their row, which fits in sixteen bits: low bytes, and high ones, for [`digits`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -429,6 +448,7 @@ pub fn times_in_digits(operands: I, factor: I, min: i32) -> (I, I) {
 mod tests {
     use super::*;
     use crate::CpuProfile;
+    use crate::simd::avx512::factor;
     use crate::vocab::Feature;
     use std::arch::x86_64::{_mm512_loadu_si512, _mm512_storeu_si512};
 
@@ -474,7 +494,7 @@ mod tests {
     }
 
     /// One kind of products.
-    type Products = unsafe fn(Operands, *mut i32);
+    type Products = unsafe fn(Operands);
     /// What a byte of operands stands for.
     type Value = fn(u8) -> i32;
 
@@ -486,8 +506,6 @@ mod tests {
             let x_stride = k + 12;
             let x: Vec<i8> = bytes((tokens - 1) * x_stride + k, 1).iter().map(|b| b.cast_signed()).collect();
             let w = bytes(k / 4 * 32 * 4, 2);
-            let operands =
-                Operands { x: x.as_ptr(), x_stride, w: w.as_ptr(), w_stride: 32 * 4, k: tile, tiles };
             let mut sums = vec![i32::MIN; 16 * X * TOKENS * V];
             let kinds: [(Products, Value); 2] =
                 [(unsigned::<V, X>, |b| i32::from(b)), (signed::<V, X>, |b| i32::from(b.cast_signed()))];
@@ -496,7 +514,16 @@ mod tests {
                 unsafe {
                     let found = found();
                     configure(tokens, tile, false);
-                    multiply(operands, sums.as_mut_ptr());
+                    clear();
+                    for at in (0..k).step_by(tile) {
+                        multiply(Operands {
+                            x: x.as_ptr().add(at),
+                            x_stride,
+                            w: w.as_ptr().add(at * 32),
+                            w_stride: 32 * 4,
+                        });
+                    }
+                    store::<V, X>(sums.as_mut_ptr());
                     give_back(&found);
                 }
                 let right = expected(&x, x_stride, tokens, &w, 16 * V, k, value);
@@ -553,8 +580,6 @@ mod tests {
         if !here() {
             return;
         }
-        const K: usize = 64;
-        const PLANE: usize = K / 4 * 32 * 4;
         for (tokens, min, factors) in
             [(16, -32, [-128, 127]), (1, 0, [63, 1]), (5, -127, [-128, -1]), (16, 0, [0, 128 - 1])]
         {
@@ -562,33 +587,78 @@ mod tests {
             let codes: Vec<u8> = bytes(PLANE, 4).iter().map(|b| b & 0x7f).collect();
             let integer = |row: usize| factors[row % 2];
             let mut planes = vec![0u8; 2 * PLANE];
-            let mut sums = vec![0i32; 32 * TOKENS * 2];
             // SAFETY: the processor has the instructions, and the vectors are as long as it says.
-            unsafe {
-                fill(&codes, &mut planes, integer, min);
-                configure(tokens, K, true);
-                let operands = Operands {
-                    x: x.as_ptr(),
-                    x_stride: K,
-                    w: planes.as_ptr(),
-                    w_stride: 32 * 4,
-                    k: K,
-                    tiles: 1,
+            let sums = unsafe {
+                fill(
+                    &codes,
+                    &mut planes,
+                    |codes, integers| times_in_digits(codes, factor(integers), min),
+                    integer,
+                );
+                of_digits(&x, tokens, &planes, digits::<2>)
+            };
+            check_digits(&sums, 8, tokens, |t, row, k| {
+                let value = i32::from(codes[k / 4 * 128 + row * 4 + k % 4]) + min;
+                i32::from(x[t * K + k]) * value * integer(row)
+            });
+        }
+    }
+
+    #[test]
+    fn digits_of_integers_are_multiplied_apart() {
+        if !here() {
+            return;
+        }
+        // The largest values and integers of q4_k and q5_k.
+        check_split::<2>(15);
+        check_split::<3>(31);
+    }
+
+    fn check_split<const BITS: u32>(most: u8) {
+        for tokens in [1, 7, 16] {
+            let x: Vec<i8> = bytes(tokens * K, 5).iter().map(|b| b.cast_signed()).collect();
+            let codes: Vec<u8> = bytes(PLANE, 6).iter().map(|b| b & most).collect();
+            let integer = |row: usize| [63, 0, 47, 1, 16][row % 5];
+            let mut planes = vec![0u8; 2 * PLANE];
+            // SAFETY: the processor has the instructions, and the vectors are as long as it says.
+            let sums = unsafe {
+                let split_times = |codes, integers| {
+                    let (low, high) = split::<BITS>(factor(integers));
+                    (times_digit(codes, low), times_digit(codes, high))
                 };
-                digits::<2>(operands, PLANE, sums.as_mut_ptr());
-                give_back(&Found(NONE));
-            }
-            for t in 0..tokens {
-                for row in 0..32 {
-                    let right: i32 = (0..K)
-                        .map(|k| {
-                            let value = i32::from(codes[k / 4 * 128 + row * 4 + k % 4]) + min;
-                            i32::from(x[t * K + k]) * value * integer(row)
-                        })
-                        .sum();
-                    let (low, high) = (sums[t * 32 + row], sums[16 * 32 + t * 32 + row]);
-                    assert_eq!(low + (high << 8), right, "token {t}, row {row}");
-                }
+                fill(&codes, &mut planes, split_times, integer);
+                of_digits(&x, tokens, &planes, unsigned_digits::<2>)
+            };
+            check_digits(&sums, BITS, tokens, |t, row, k| {
+                i32::from(x[t * K + k]) * i32::from(codes[k / 4 * 128 + row * 4 + k % 4]) * integer(row)
+            });
+        }
+    }
+
+    /// k of the tests of digits, and bytes of the operands of one digit.
+    const K: usize = 64;
+    const PLANE: usize = K / 4 * 32 * 4;
+
+    /// The sums of both digits of `planes` and `tokens` tokens.
+    unsafe fn of_digits(x: &[i8], tokens: usize, planes: &[u8], add: unsafe fn(Operands, usize)) -> Vec<i32> {
+        let mut sums = vec![i32::MIN; 32 * TOKENS * 2];
+        // SAFETY: the caller answers for the instructions; activations, operands and sums are as long as they have to be.
+        unsafe {
+            configure(tokens, K, true);
+            clear();
+            add(Operands { x: x.as_ptr(), x_stride: K, w: planes.as_ptr(), w_stride: 32 * 4 }, PLANE);
+            store::<2, 2>(sums.as_mut_ptr());
+            give_back(&Found(NONE));
+        }
+        sums
+    }
+
+    fn check_digits(sums: &[i32], bits: u32, tokens: usize, product: impl Fn(usize, usize, usize) -> i32) {
+        for t in 0..tokens {
+            for row in 0..32 {
+                let right: i32 = (0..K).map(|k| product(t, row, k)).sum();
+                let (low, high) = (sums[t * 32 + row], sums[16 * 32 + t * 32 + row]);
+                assert_eq!(low + (high << bits), right, "token {t}, row {row}");
             }
         }
     }
@@ -631,14 +701,19 @@ mod tests {
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn fill(codes: &[u8], planes: &mut [u8], integer: impl Fn(usize) -> i32, min: i32) {
+    unsafe fn fill(
+        codes: &[u8],
+        planes: &mut [u8],
+        digits: impl Fn(I, I) -> (I, I),
+        integer: impl Fn(usize) -> i32,
+    ) {
         let (low, high) = planes.split_at_mut(codes.len());
         for (at, codes) in codes.chunks(64).enumerate() {
             let integers: [i32; 16] = std::array::from_fn(|lane| integer(at % 2 * 16 + lane));
             // SAFETY: of both arrays and of each chunk 64 bytes are touched.
             unsafe {
-                let factor = super::super::avx512::factor(_mm512_loadu_si512(integers.as_ptr().cast()));
-                let (l, h) = times_in_digits(_mm512_loadu_si512(codes.as_ptr().cast()), factor, min);
+                let integers = _mm512_loadu_si512(integers.as_ptr().cast());
+                let (l, h) = digits(_mm512_loadu_si512(codes.as_ptr().cast()), integers);
                 _mm512_storeu_si512(low[at * 64..][..64].as_mut_ptr().cast(), l);
                 _mm512_storeu_si512(high[at * 64..][..64].as_mut_ptr().cast(), h);
             }

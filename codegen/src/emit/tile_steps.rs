@@ -1,0 +1,216 @@
+//! Products by a matrix unit whose sums are scaled after each step: a super-block, or a run with an f32 of its own.
+//!
+//! The unit and vectors work on different steps: while vectors scale the sums of the last one, the unit is given the next, of the same part and
+//! tokens, of the next tokens, or of the next part. They take turns by tiles of k, since a processor looks only so far ahead.
+
+use super::function::Function;
+use super::matmul::epilogue;
+use super::runs;
+use super::sums::zero_point;
+use super::superblock_terms;
+use super::terms;
+use super::tiles::{OF_TILES, add, uncorrected};
+use crate::lower::ir::{f32, i32};
+use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles};
+use std::fmt::Write;
+
+/// Statements before the parts of a turn of tokens, those for `count` tokens from `token` of a part, and those after all parts.
+pub(super) const BEGIN: &str = "let mut done = None;\nlet mut sums = 0;\n";
+pub(super) const MULTIPLY: &str = "for step in part.first..part.last {
+         let from = (step - part.first) * STEP_K;
+         let next = Step { step, from, token, count, at: token - begin, sums };
+         multiply::<V>(a, buffer, row, Some(next), done);
+         done = Some(next);
+         sums = 1 - sums;
+     }";
+pub(super) const END: &str = "multiply::<V>(a, buffer, row, None, done);";
+
+/// The type of a step with some tokens, the function that gives the unit a tile of its k, and the one that multiplies it while the last is scaled.
+pub(super) fn functions(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
+    format!("{STEP}\n{}\n{}", products(tiles, features), multiply(plan, tiles, features))
+}
+
+const STEP: &str = "/// A step of `count` tokens from `token`.
+     #[derive(Clone, Copy)]
+     struct Step {
+         step: usize,
+         /// Where its operands are in the buffer, in elements of a row.
+         from: usize,
+         token: usize,
+         count: usize,
+         /// Where the first token's f32 sums wait.
+         at: usize,
+         /// Which of both places has the sums of tiles.
+         sums: usize,
+     }";
+
+/// The function that gives the unit a tile of k.
+fn products(tiles: &Tiles, features: &str) -> String {
+    let function = Function {
+        doc: "Tile `tile` of the k of a step: the first begins its sums, and the last writes them.",
+        safety: "As [`MatmulArgs`] says; the step is staged, its tokens are below `m`, and tiles are configured for so many.",
+        features,
+        declaration: "unsafe fn products<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, of: Step, tile: usize)",
+    };
+    let by_tokens = |statement: &dyn Fn(&str) -> String| match tiles.operands.in_digits() {
+        // The sums of high digits have the place of those of a second tile of tokens.
+        true => statement("2"),
+        false => format!("if of.count > amx::TOKENS {{ {} }} else {{ {} }}", statement("2"), statement("1")),
+    };
+    let body = format!(
+        "let operands = (&raw const (*buffer).operands.0).cast::<u8>();
+         let k = tile * TILE_K;
+         if tile == 0 {{ amx::clear(); }}
+         {}
+         if k + TILE_K == STEP_K {{
+             let sums = (&raw mut (*buffer).of_tiles.0).cast::<i32>().add(of.sums * SUMS);
+             {}
+         }}",
+        by_tokens(&|tokens| {
+            let x = "a.x.add(of.token * a.x_stride + of.step * STEP_K + k)";
+            add(tiles, x, "(of.from + k)", tokens)
+        }),
+        by_tokens(&|tokens| format!("amx::store::<V, {tokens}>(sums);")),
+    );
+    let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles";
+    format!("#[inline]\n{}", function.with_unsafe("", why, &body))
+}
+
+/// The function that multiplies a step while the last one is scaled.
+fn multiply(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
+    let function = Function {
+        doc: "Multiplies `V` vectors of rows from `row` with the tokens of step `next`, and scales the sums of step `done` meanwhile.",
+        safety: "As [`MatmulArgs`] says; the rows lie within its panels, and `next` is staged; the tokens are below `m` and their places within the\n\
+                 buffer; `done` was multiplied for these rows, and tiles are configured for `next`.",
+        features,
+        declaration: "unsafe fn multiply<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, row: usize, next: Option<Step>, done: Option<Step>)",
+    };
+    let Scaling { step, terms, of_token, of_sum } = match &plan.format.superblock {
+        Some(superblock) => by_superblock(plan, tiles, superblock),
+        None => by_unit(plan, tiles),
+    };
+    let body = format!(
+        "let Some(Step {{ step: {step}, token, count, at, sums, .. }}) = done else {{
+             if let Some(next) = next {{
+                 for tile in 0..STEP_K / TILE_K {{ products::<V>(a, buffer, next, tile); }}
+             }}
+             return;
+         }};
+         let sums = (&raw const (*buffer).of_tiles.0).cast::<i32>().add(sums * SUMS);
+         let waiting = (&raw mut (*buffer).sums.0).cast::<u32>().add(at * ROWS);
+         {terms}
+         let tokens = count.div_ceil(STEP_K / TILE_K);
+         for tile in 0..STEP_K / TILE_K {{
+             if let Some(next) = next {{ products::<V>(a, buffer, next, tile); }}
+             for t in tile * tokens..count.min((tile + 1) * tokens) {{
+                 {of_token}
+                 for i in 0..V {{
+                     let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
+                     let mut y = if {step} == 0 {{ simd::splat_f32(0.0) }} else {{ simd::load_f32(waiting) }};
+                     {of_sum}
+                     simd::store_f32(waiting, y);
+                 }}
+             }}
+         }}
+         if {step} + 1 < steps(a) {{ return; }}
+         {}",
+        epilogue(plan.format, "V", "count", "simd::load_f32(waiting.add(t * ROWS + i * LANES).cast())"),
+    );
+    let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the steps and the tiles";
+    function.with_unsafe("", why, &body)
+}
+
+/// How the sums of a step are scaled.
+struct Scaling {
+    /// The variable that has its number.
+    step: &'static str,
+    /// Statements that load the terms of its weights.
+    terms: String,
+    /// Statements for token `t`.
+    of_token: String,
+    /// Statements that add what is due for vector `i` to `y`.
+    of_sum: String,
+}
+
+/// A term of vector `i`, where it was loaded before.
+fn of_vector(term: Term) -> String {
+    format!("{}[i]", term.one())
+}
+
+/// Super-blocks: the sums of each are scaled once.
+fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) -> Scaling {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let has_min = superblock.min.is_some();
+    let each = superblock_terms::values_of_words(types);
+    let mut terms = superblock_terms::terms_of_superblocks(plan, superblock, false);
+    let _ = writeln!(
+        terms,
+        "let mut scale = [simd::splat_f32(0.0); V];
+         for i in 0..V {{ scale[i] = {}; }}",
+        terms::load(types, Term::Scale, &format!("block * WORDS{each}"))
+    );
+    let mut of_token = terms::x_scale(format, "(token + t)", "block", tiles.step);
+    if has_min {
+        let _ = writeln!(
+            terms,
+            "let mut min = [simd::splat_f32(0.0); V];
+             for i in 0..V {{ min[i] = {}; }}
+             let mut minima = [[simd::zero(); V]; RUNS / 2];
+             for pair in 0..RUNS / 2 {{
+                 for i in 0..V {{ minima[pair][i] = {}; }}
+             }}
+             let pairs = (&raw mut (*buffer).x_sums.0).cast::<i32>();
+             for t in 0..count {{
+                 amx::pairs::<RUNS>(a.x_sums.add((token + t) * a.units + block * RUNS), pairs.add(t * (RUNS / 2)));
+             }}",
+            terms::load(types, Term::Min, &format!("block * MIN_WORDS{each}")),
+            superblock_terms::integers_of_pair(plan),
+        );
+        of_token.push_str(
+            "let mut low = [simd::zero(); V];
+             for pair in 0..RUNS / 2 {
+                 let x = pairs.add(t * (RUNS / 2) + pair);
+                 for i in 0..V { low[i] = amx::add_products(low[i], minima[pair][i], x); }
+             }\n",
+        );
+    }
+    let joined = |bits: u32| {
+        let high = OF_TILES.replace("(t * V", "((amx::TOKENS + t) * V");
+        format!("amx::joined::<{bits}>({OF_TILES}, {high})")
+    };
+    let total = match tiles.operands {
+        TileOperands::Digits => joined(8),
+        TileOperands::SplitIntegers(bits) => joined(bits),
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => OF_TILES.to_string(),
+    };
+    let add = terms::add(format, "y", "total", has_min.then(|| i32("low[i]")), of_vector);
+    Scaling { step: "block", terms, of_token, of_sum: format!("let total = {total};\n{add}") }
+}
+
+/// Runs with an f32 each.
+fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> Scaling {
+    let (format, types) = (plan.format, plan.pack.terms);
+    let rows = plan.pack.packing.rows;
+    let place = format!("{} * {rows}", types.of_unit("unit"));
+    let mut terms = runs::terms_of_units(plan);
+    for term in format.terms() {
+        let _ = writeln!(
+            terms,
+            "let mut {name} = [simd::splat_f32(0.0); V];
+             for i in 0..V {{ {name}[i] = {}; }}",
+            terms::load(types, term, &place),
+            name = term.one(),
+        );
+    }
+    let mut of_token = String::new();
+    if uncorrected(plan, tiles) || format.offset {
+        of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
+    }
+    of_token.push_str(&terms::x_scale(format, "(token + t)", "unit", tiles.step));
+    let sum = match uncorrected(plan, tiles) {
+        true => format!("simd::add({OF_TILES}, {})", zero_point(plan)),
+        false => OF_TILES.to_string(),
+    };
+    let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
+    Scaling { step: "unit", terms, of_token, of_sum: terms::add(format, "y", &sum, x_sum, of_vector) }
+}
