@@ -10,6 +10,7 @@ mod format;
 mod lookup;
 pub(crate) mod pack;
 pub(crate) mod packed;
+mod prefetch;
 mod primitives;
 mod rounding;
 mod search;
@@ -27,6 +28,7 @@ use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
+pub use prefetch::Prefetch;
 pub use primitives::{Primitives, enabled, features, primitives};
 pub(crate) use rounding::{RoundingPlan, rounded_to};
 pub(crate) use search::{KMinPlan, SearchPlan};
@@ -273,6 +275,8 @@ pub struct MatmulPlan<'a> {
     /// Tiles that are decoded together, so that sixteen k of a row, or eight, come side by side where one load of
     /// activations serves several k.
     pub step: u32,
+    /// How the loops prefetch weights, where they do.
+    pub prefetch: Option<Prefetch>,
     /// Largest k for which every sum is exact.
     pub k_max: u64,
 }
@@ -343,6 +347,7 @@ impl<'a> MatmulPlan<'a> {
         if pairs {
             tokens &= !1;
         }
+        let buffers = (staged.is_some() || tiles.is_some(), tiles.is_some());
         let k_max = longest_row(plan, exact_k(plan, &pack, dot), &variant.origin)?;
         Ok(MatmulPlan {
             format: plan,
@@ -355,6 +360,7 @@ impl<'a> MatmulPlan<'a> {
             dot,
             pairs,
             step,
+            prefetch: Prefetch::new(plan, &pack, &primitives, tokens, buffers),
             k_max,
             pack,
             staged,
@@ -365,8 +371,7 @@ impl<'a> MatmulPlan<'a> {
     /// The same without a buffer, and the plan of the loops that read it. What decodes codes prefetches them, so those do not.
     pub fn apart(&self, staged: &Staged<'a>) -> (MatmulPlan<'a>, MatmulPlan<'a>) {
         let decode = MatmulPlan { staged: None, step: 1, ..self.clone() };
-        let primitives = Primitives { prefetches: false, ..self.primitives };
-        (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), primitives, ..self.clone() })
+        (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), prefetch: None, ..self.clone() })
     }
 
     /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows.

@@ -8,13 +8,13 @@
 //! without link-time optimization, passes every vector through memory.
 
 use super::function::{Function, constants, imports};
-use super::operands::{LINE, Over, chooses, prefetch_distance, prefetches};
+use super::operands::{LINE, Over};
 use super::runs::{self, Extent};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::superblocks;
 use crate::lower::ir::f32;
 use crate::lower::product as lower;
-use crate::plan::{Dot, FormatPlan, MatmulPlan, SPLIT_RUNS, Scaled, UpperPlane, enabled, trits};
+use crate::plan::{Dot, FormatPlan, MatmulPlan, Prefetch, SPLIT_RUNS, Scaled, UpperPlane, enabled, trits};
 use crate::print::simd;
 use crate::text::when;
 use std::fmt::Write;
@@ -98,7 +98,7 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     let features = enabled(&plan.features);
     let pack = &plan.pack;
     let (parameter, argument) =
-        if chooses(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
+        if is_told(plan) { (", const PREFETCH: bool", ", PREFETCH") } else { ("", "") };
     let (rows, bytes, k) = (pack.packing.rows, pack.tile.bytes, pack.tile.k);
     let of_a_tile = format!("Bytes of a tile of codes: all rows of a panel, {k} elements each.");
     let mut out = imports(&[], plan.primitives.module);
@@ -140,18 +140,20 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     out + &matmul(plan, &features, argument)
 }
 
+/// Whether callers say if a kernel prefetches.
+fn is_told(plan: &MatmulPlan<'_>) -> bool {
+    plan.prefetch.is_some_and(Prefetch::is_told)
+}
+
 /// What prefetches are written in, where weights are prefetched.
 pub(super) fn prefetch_constants(plan: &MatmulPlan<'_>) -> String {
-    if !prefetches(plan) {
-        return String::new();
-    }
-    let distance = match prefetch_distance(plan) {
-        _ if chooses(plan) => String::new(),
-        bytes => format!(
+    let Some(prefetch) = plan.prefetch else { return String::new() };
+    let distance = prefetch.distance.map_or(String::new(), |bytes| {
+        format!(
             "/// The prefetch distance in bytes: weights are read once and perhaps from memory.
              const PREFETCH_DISTANCE: usize = {bytes};\n"
-        ),
-    };
+        )
+    });
     format!(
         "{distance}/// Rows to a cache line of codes.
          const LINE: usize = {LINE};\n"
@@ -201,10 +203,8 @@ pub(super) fn addresses(plan: &MatmulPlan<'_>) -> String {
 
 /// The distance from the end of a row to what is read next, where weights are prefetched.
 pub(super) fn next(plan: &MatmulPlan<'_>) -> String {
-    if !prefetches(plan) {
-        return String::new();
-    }
-    let distance = if chooses(plan) {
+    let Some(prefetch) = plan.prefetch else { return String::new() };
+    let distance = if prefetch.is_told() {
         "// The prefetch distance: weights are read once and perhaps from memory.
          let distance = a.prefetch as usize;"
     } else {
@@ -308,7 +308,7 @@ fn matmul(plan: &MatmulPlan<'_>, features: &str, argument: &str) -> String {
         let tile = |step: u32| format!("tile::<{rows}, {step}{argument}>(a, row, token)");
         format!("let mut token = first;{}", over_tokens(plan, tile))
     });
-    if !chooses(plan) {
+    if !is_told(plan) {
         return entry(features, &body);
     }
     let each = "// SAFETY: the caller's promise is passed on.

@@ -1,21 +1,9 @@
 //! From packed codes to operands, and their products with activations.
 
-use crate::plan::{Dot, MatmulPlan, UpperPlane};
+use crate::plan::{Dot, MatmulPlan, Prefetch, UpperPlane};
 use crate::text::when;
 use std::cmp::Ordering;
 use std::fmt::Write;
-
-/// Bytes between the weights that are read and those that are prefetched, where callers do not say. Hardware prefetchers stop at the end of
-/// a page, so this is a page.
-pub(super) const PREFETCH_DISTANCE: u32 = 4096;
-
-/// The same beside a matrix unit: half a page, as its maker's processors want it.
-const PREFETCH_DISTANCE_OF_TILES: u32 = 2048;
-
-/// The prefetch distance that stands in a kernel's text.
-pub(super) fn prefetch_distance(plan: &MatmulPlan<'_>) -> u32 {
-    if plan.tiles.is_some() { PREFETCH_DISTANCE_OF_TILES } else { PREFETCH_DISTANCE }
-}
 
 /// Rows, four bytes each, to a cache line.
 pub(super) const LINE: u32 = 16;
@@ -37,7 +25,7 @@ fn byte_of_word(plan: &MatmulPlan<'_>, word: u32) -> u32 {
 }
 
 /// Statements that load the tiles of a step, from byte `at` on, of every row vector into `packed0[vector]`,
-/// `packed1[vector]` and so on, and ask for later ones. Of tiles with an upper plane only that is loaded, into
+/// `packed1[vector]` and so on, and prefetch later ones. Of tiles with an upper plane only that is loaded, into
 /// `upper0[vector]` and so on: the vectors below it wait until their fields are decoded, as do all where a tile has several.
 pub(super) fn load(plan: &MatmulPlan<'_>) -> String {
     (0..plan.step).map(|tile| load_tile(plan, tile)).collect()
@@ -69,9 +57,9 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
         None if plan.pack.words == 1 => load_word(plan, tile),
         None => String::new(),
     };
-    if prefetches(plan) {
-        let (begin, end) = if_asked(plan);
-        let distance = if chooses(plan) { "distance" } else { "PREFETCH_DISTANCE" };
+    if let Some(prefetch) = plan.prefetch {
+        let [begin, end] = guard(prefetch);
+        let distance = if prefetch.is_told() { "distance" } else { "PREFETCH_DISTANCE" };
         let _ = write!(
             out,
             "{begin}let ahead = if V * LANES == ROWS || {at} + {distance} < a.stride {{
@@ -80,7 +68,7 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
                  ({at} + {distance}).wrapping_add(next)
              }};\n"
         );
-        let mut ask = |of_a_line: &str, address: &str| {
+        let mut add = |of_a_line: &str, address: &str| {
             let _ = writeln!(
                 out,
                 "for i in 0..V {{ if (i * LANES).is_multiple_of({of_a_line}) {{ simd::prefetch({address}); }} }}"
@@ -88,12 +76,12 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
         };
         let ahead = |bytes: u32| format!("codes[i].wrapping_add(ahead + {bytes})");
         match plan.pack.upper {
-            Some(UpperPlane { nibbles: true, .. }) => ask("2 * LINE", "uppers[i].wrapping_add(ahead)"),
-            Some(UpperPlane { offset, .. }) => ask("LINE", &ahead(offset)),
+            Some(UpperPlane { nibbles: true, .. }) => add("2 * LINE", "uppers[i].wrapping_add(ahead)"),
+            Some(UpperPlane { offset, .. }) => add("LINE", &ahead(offset)),
             None => {}
         }
         for word in 0..plan.pack.words {
-            ask("LINE", &ahead(byte_of_word(plan, word)));
+            add("LINE", &ahead(byte_of_word(plan, word)));
         }
         out.push_str(end);
     }
@@ -107,21 +95,9 @@ fn load_tile(plan: &MatmulPlan<'_>, tile: u32) -> String {
     out
 }
 
-/// Whether weights are prefetched: where a token reads them once, and where it was measured to pay for several.
-pub(super) fn prefetches(plan: &MatmulPlan<'_>) -> bool {
-    plan.tokens == 1 || plan.primitives.prefetches
-}
-
 /// What stands in front of statements that prefetch and behind them.
-pub(super) fn if_asked(plan: &MatmulPlan<'_>) -> (&'static str, &'static str) {
-    if chooses(plan) { ("if PREFETCH {\n", "}\n") } else { ("", "") }
-}
-
-/// Whether callers say if a kernel prefetches, and how far ahead. Those of single tokens read weights as fast as memory delivers, and there some
-/// processors' prefetchers do better alone. Codes with upper bits in nibbles take so long to decode that they do not: `q3_k` and
-/// `iq2_s` lost a tenth on Zen 4.
-pub(super) fn chooses(plan: &MatmulPlan<'_>) -> bool {
-    plan.tokens == 1 && !plan.pack.upper.is_some_and(|upper| upper.nibbles)
+pub(super) fn guard(prefetch: Prefetch) -> [&'static str; 2] {
+    if prefetch.is_told() { ["if PREFETCH {\n", "}\n"] } else { ["", ""] }
 }
 
 /// Statements that decode field `field` of the loaded tiles, counted through all of them, into `wFIELD[vector]`.

@@ -1,6 +1,6 @@
 //! Products whose runs have an f32 each: the integer sum of each run is scaled and added to the f32 sums of the rows.
 
-use super::operands::{LINE, Over, PREFETCH_DISTANCE, if_asked, prefetches, split};
+use super::operands::{LINE, Over, guard, split};
 use super::sums::{integer_sums, needs_sum, zero_point};
 use super::terms;
 use crate::lower::ir::f32;
@@ -104,7 +104,7 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |term| {
         terms::load(pack.terms, term, &format!("{} * {rows}", pack.terms.of_unit("unit")))
     });
-    let [pointers, ahead] = prefetch_of_units(plan, tiles);
+    let [pointers, ahead] = prefetch_of_units(plan);
     sums.push_str(&ahead);
     let (begin, units, of_run, end) = match plan.dot {
         Dot::Split => (
@@ -140,15 +140,12 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     )
 }
 
-/// What is bound in front of the loop over runs, and the statements that prefetch the terms of a later run, which has so many `tiles`.
-fn prefetch_of_units(plan: &MatmulPlan<'_>, tiles: u32) -> [String; 2] {
+/// What is bound in front of the loop over runs, and the statements that prefetch the terms of a later run.
+fn prefetch_of_units(plan: &MatmulPlan<'_>) -> [String; 2] {
     let (format, pack) = (plan.format, &plan.pack);
-    if !format.has_scales() || !prefetches(plan) {
-        return Default::default();
-    }
+    let Some(prefetch) = plan.prefetch.filter(|_| format.has_scales()) else { return Default::default() };
     let (rows, terms) = (pack.packing.rows, pack.terms.of_a_row());
-    let ahead = (PREFETCH_DISTANCE / pack.tile.bytes / tiles).max(1);
-    let (begin, end) = if_asked(plan);
+    let (ahead, [begin, end]) = (prefetch.terms, guard(prefetch));
     let pointers = format!(
         "let next_terms = (after / ROWS * ROWS * {terms} + after % ROWS)
              .wrapping_sub(row / ROWS * ROWS * {terms} + row % ROWS + ROWS * {terms});\n"

@@ -1,6 +1,6 @@
 //! Products whose runs have integers: sums are multiplied with those, added up over a super-block, and scaled once.
 
-use super::operands::{Over, PREFETCH_DISTANCE, if_asked, prefetches, split, words, words_of_four};
+use super::operands::{Over, guard, split, words, words_of_four};
 use super::runs::{Extent, start};
 use super::sums::{integer_sums, needs_sum, sums_times_factors};
 use super::superblock_terms::{
@@ -36,14 +36,14 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
          {out}
          let mut y = {y};
          for block in {blocks} {{
-             {ask}
+             {prefetch}
              {x_sums}
              let mut total = [[simd::zero(); V]; T];
              {flags}
              {runs}
              {scaled}
          }}\n",
-        ask = prefetch_of_terms(plan, superblock),
+        prefetch = prefetch_of_terms(plan),
         runs = match widens {
             true if extent.integers => runs.times_waiting_integers(extent),
             true => runs.times_integers(),
@@ -344,13 +344,10 @@ fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> Str
 }
 
 /// Statements that prefetch the terms of a later super-block.
-fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
-    if !prefetches(plan) {
-        return String::new();
-    }
+fn prefetch_of_terms(plan: &MatmulPlan<'_>) -> String {
+    let Some(prefetch) = plan.prefetch else { return String::new() };
     // Panel follows panel, so what comes after the last super-block is the next panel's first one.
-    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
-    let ahead = (PREFETCH_DISTANCE / plan.pack.tile.bytes / tiles / superblock.runs).max(1);
+    let (ahead, [begin, end]) = (prefetch.terms, guard(prefetch));
     let each = values_of_words(plan.pack.terms);
     let of = |term: Term| {
         format!(
@@ -361,7 +358,6 @@ fn prefetch_of_terms(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
             words = superblock_terms::words(term),
         )
     };
-    let (begin, end) = if_asked(plan);
     format!("{begin}{}{end}", plan.format.terms().map(of).collect::<String>())
 }
 
