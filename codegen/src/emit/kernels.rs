@@ -1,4 +1,4 @@
-//! What the kernels of a format are put into: the text of its module, and what will stand in the registry.
+//! What the kernels of a format, or of an activation format, are put into: the text of its module, and what will stand in the registry.
 
 use crate::Error;
 use crate::c;
@@ -8,20 +8,17 @@ use crate::emit::variants::variants;
 use crate::options::Options;
 use crate::plan::FormatPlan;
 use crate::text::joined;
-use gristmill_spec::model::{CpuBody, CpuVariant, Format, Origin, SpecSet};
+use gristmill_spec::model::{CpuBody, CpuVariant, Origin, SpecSet};
 use gristmill_spec::vocab::{Abi, Op};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The kernels of a format, as far as they have been listed.
+/// The kernels of a format or of an activation format, as far as they have been listed.
 pub(super) struct Kernels<'a> {
     pub(super) set: &'a SpecSet,
-    pub(super) plan: &'a FormatPlan<'a>,
+    /// The module's name.
+    module: &'a str,
     listing: Listing<'a>,
-    /// What decodes the format: in front of all kernels, and part of the identity of those that decode.
-    pub(super) decode: &'a str,
-    /// The plan of decoding in words.
-    pub(super) strategies: &'a str,
     /// The module's text.
     pub(super) body: String,
     pub(super) listed: Vec<Listed>,
@@ -30,19 +27,19 @@ pub(super) struct Kernels<'a> {
     pub(super) decoders: BTreeSet<String>,
 }
 
+/// What decodes a format: in front of all kernels, and part of the identity of those that decode.
+pub(super) struct Decoding<'a> {
+    pub(super) plan: &'a FormatPlan<'a>,
+    pub(super) text: String,
+    /// The plan of decoding in words.
+    pub(super) words: String,
+}
+
 impl<'a> Kernels<'a> {
-    /// None yet: the module begins with what decodes the format, of which `decode` is the text and the plan.
-    pub(super) fn new(
-        set: &'a SpecSet,
-        plan: &'a FormatPlan<'a>,
-        index: usize,
-        options: &'a Options,
-        (decode, strategies): (&'a str, &'a str),
-    ) -> Kernels<'a> {
-        let Format { name, elements, .. } = plan.format;
-        let listing = Listing { format: index, format_name: name, elements: *elements, options };
-        let (body, listed, errors, decoders) = (decode.to_string(), Vec::new(), Vec::new(), BTreeSet::new());
-        Kernels { set, plan, listing, decode, strategies, body, listed, errors, decoders }
+    /// None yet, in a module that begins with `body`.
+    pub(super) fn new(set: &'a SpecSet, module: &'a str, listing: Listing<'a>, body: &str) -> Kernels<'a> {
+        let (listed, errors, decoders) = (Vec::new(), Vec::new(), BTreeSet::new());
+        Kernels { set, module, listing, body: body.to_string(), listed, errors, decoders }
     }
 
     /// The variants of an op that serve the format.
@@ -62,7 +59,7 @@ impl<'a> Kernels<'a> {
         (family, _, variant): Serving<'_>,
     ) -> Option<String> {
         let name = kernel_name(&family.name, self.name(), quantizer, variant);
-        by_hand(&mut self.body, self.listing.format_name, family.op, &name, variant, self.listing.options)
+        by_hand(&mut self.body, self.module, family.op, &name, variant, self.listing.options)
     }
 
     /// The path of a variant's function `stem`: what the spec names, or `generated`, added to the module.
@@ -76,7 +73,7 @@ impl<'a> Kernels<'a> {
         self.by_hand(quantizer, serving).unwrap_or_else(|| {
             let ident = format!("{stem}_{}", variant_ident(serving.2));
             generated(self, &ident);
-            format!("{}::{ident}", self.name())
+            format!("{}::{ident}", self.module)
         })
     }
 
@@ -139,7 +136,7 @@ pub(super) fn passing_on(
 
 /// The path of a variant's body by hand, if it has one: in Rust the function that the spec names, in C or C++ one of `module`
 /// that is added to its text and calls it.
-pub(super) fn by_hand(
+fn by_hand(
     text: &mut String,
     module: &str,
     op: Op,
@@ -159,7 +156,7 @@ pub(super) fn by_hand(
 }
 
 /// A hand-written body in Rust is bound to the variant that names it: `#[variant]` leaves the name behind.
-pub(super) fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
+fn binding(body: &mut String, variant: &CpuVariant, name: &str) {
     if let Some(CpuBody::Rust(path)) = &variant.body {
         let (cfg, _) = attributes(variant);
         let _ = writeln!(

@@ -1,10 +1,9 @@
 //! The modules of generated code: one for each format, one for each activation format.
 
-use super::kernels::{Kernels, binding, by_hand, passing_on};
-use super::listed::{Limits, Listed, Listing, Made, kernel_name, variant_ident};
+use super::kernels::{Decoding, Kernels};
+use super::listed::{Limits, Listed, Listing, Made};
 use super::loops::Loops;
 use super::text::doc;
-use super::variants::variants;
 use super::{activations, blockwise, fields, format, pack, products, prologue};
 use crate::Error;
 use crate::options::{CudaImages, Options};
@@ -22,10 +21,11 @@ pub(super) fn format_module(
     loops: &mut Loops,
 ) -> Result<(String, Vec<Listed>), Vec<Error>> {
     let format = plan.format;
-    let (decode, strategies) = (format::decode(plan), strategy_words(plan));
-    let mut kernels = Kernels::new(set, plan, index, options, (&decode, &strategies));
-    blockwise::list(&mut kernels);
-    let mut packs = products::list(&mut kernels, loops);
+    let listing = Listing { format: index, format_name: &format.name, elements: format.elements, options };
+    let decoding = Decoding { plan, text: format::decode(plan), words: strategy_words(plan) };
+    let mut kernels = Kernels::new(set, &format.name, listing, &decoding.text);
+    blockwise::list(&mut kernels, &decoding);
+    let mut packs = products::list(&mut kernels, &decoding, loops);
     if matches!(options.cuda, CudaImages::Built { .. }) {
         match crate::cuda::packings(set, plan, index) {
             Ok(more) => more.into_iter().for_each(|pack| {
@@ -79,50 +79,15 @@ fn strategy_words(plan: &FormatPlan<'_>) -> String {
     }
 }
 
-/// The kernels of an op that an activation format has of its own.
-struct Own {
-    op: Op,
-    /// What every variant passes its arguments on to.
-    callee: &'static str,
-    /// Word of the registry's `Code`.
-    code: &'static str,
-    /// What is computed.
-    what: String,
-    /// The plan.
-    words: String,
-}
-
-impl Own {
-    /// Adds the kernels to the module's text and to the list; `text` is what their identity is made of.
-    fn list(
-        &self,
-        set: &SpecSet,
-        index: usize,
-        text: &str,
-        body: &mut String,
-        listed: &mut Vec<Listed>,
-        options: &Options,
-    ) {
-        let format = &set.activations[index];
-        let (name, op) = (&format.name, self.op);
-        let module = format!("activations_{name}");
-        let elements = format.block.unwrap_or(1);
-        let listing = Listing { format: index, format_name: name, elements, options };
-        for serving @ (kernel, _, variant) in variants(set, op, index) {
-            let ident = format!("{}_{}", self.callee, variant_ident(variant));
-            let named = kernel_name(&kernel.name, name, None, variant);
-            let function = by_hand(body, &module, op, &named, variant, options).unwrap_or_else(|| {
-                let (origin, abi) = (Some(&variant.origin), &op.info().abi);
-                body.push_str(&passing_on(variant, &self.what, origin, abi, &ident, (self.callee, &[])));
-                format!("{module}::{ident}")
-            });
-            let code = format!("Code::{}({function})", self.code);
-            let plan = self.words.clone();
-            let entry =
-                listing.entry(Made { serving, quantizer: None, plan, code, text, limits: Limits::NONE });
-            binding(body, variant, &entry.name);
-            listed.push(entry);
-        }
+/// Lists the kernels of an op of an activation format, which pass their arguments on to `callee`: what is computed, the plan in words, and
+/// the text that their identity is made of.
+fn list(kernels: &mut Kernels<'_>, op: Op, callee: &str, [what, words, text]: [&str; 3]) {
+    for serving in kernels.variants(op) {
+        let function = kernels.function(None, serving, callee, |kernels, ident| {
+            kernels.pass_on(op, serving.2, what, ident, (callee, &[]));
+        });
+        let (plan, code) = (words.to_string(), format!("Code::{op:?}({function})"));
+        kernels.push(Made { serving, quantizer: None, plan, code, text, limits: Limits::NONE });
     }
 }
 
@@ -130,32 +95,31 @@ impl Own {
 pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) -> (String, Vec<Listed>) {
     let format = &set.activations[index];
     let name = &format.name;
-    let mut body = activations::emit(format);
-    let text = body.clone();
-    let mut listed = Vec::new();
+    let (module, elements) = (format!("activations_{name}"), format.block.unwrap_or(1));
+    let listing = Listing { format: index, format_name: name, elements, options };
+    let text = activations::emit(format);
+    let mut kernels = Kernels::new(set, &module, listing, &text);
     let words = match format.block {
         Some(block) => format!("blocks of {block}"),
         None => "one scale a row".to_string(),
     };
     let what = format!("A row of f32 to `{name}` activations");
-    let own =
-        Own { op: Op::QuantizeActivations, callee: "quantize", code: "QuantizeActivations", what, words };
-    own.list(set, index, &text, &mut body, &mut listed, options);
+    list(&mut kernels, Op::QuantizeActivations, "quantize", [&what, &words, &text]);
     let mut uses = "";
-    if variants(set, Op::Prologue, index).next().is_some() {
+    if !kernels.variants(Op::Prologue).is_empty() {
         let prologue = prologue::emit(format);
-        body.push_str(&prologue);
+        kernels.body.push_str(&prologue);
         let steps: Vec<&str> = format.prologue.iter().map(|step| step.name()).collect();
         let what = format!("A row of f32 through the prologue of `{name}` activations");
-        let words = format!("{}; {}", steps.join(", "), own.words);
-        let own = Own { op: Op::Prologue, callee: "prologue", code: "Prologue", what, words };
-        own.list(set, index, &(prologue + &text), &mut body, &mut listed, options);
+        let words = format!("{}; {words}", steps.join(", "));
+        list(&mut kernels, Op::Prologue, "prologue", [&what, &words, &(prologue + &text)]);
         uses = "use gristmill_runtime::abi::PrologueArgs;\nuse gristmill_runtime::prologue::steps;\n";
     }
+    let Kernels { body, listed, .. } = kernels;
     let text = format!(
         "{}///
          /// `@generated` by gristmill from {}:{}.
-         pub mod activations_{name} {{
+         pub mod {module} {{
              use gristmill_runtime::abi::Fault;
              use gristmill_runtime::number;
              {uses}{body}

@@ -1,6 +1,6 @@
 //! The products of a format: the scalar one over its own rows, and those that read packings, whose loops formats share.
 
-use super::kernels::Kernels;
+use super::kernels::{Decoding, Kernels};
 use super::listed::{Limits, Made, Serving, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::{lookup, matmul, scalar, staged, tiles};
@@ -12,16 +12,20 @@ use gristmill_spec::vocab::Op;
 use std::collections::BTreeMap;
 
 /// Adds the kernels of a format, and their loops to those that formats share; the packings that they read, by identifier.
-pub(super) fn list<'a>(kernels: &mut Kernels<'a>, loops: &mut Loops) -> BTreeMap<String, PackPlan<'a>> {
+pub(super) fn list<'a>(
+    kernels: &mut Kernels<'a>,
+    decoding: &Decoding<'a>,
+    loops: &mut Loops,
+) -> BTreeMap<String, PackPlan<'a>> {
     let mut packs = BTreeMap::new();
     let mut scalar = None;
     for serving in kernels.variants(Op::Matmul) {
         let (_, _, variant) = serving;
         match variant.packing {
-            None => over_own_rows(kernels, serving, &mut scalar),
-            Some(packing) => match packed(kernels.plan, &kernels.set.packings[packing], variant) {
+            None => over_own_rows(kernels, decoding, serving, &mut scalar),
+            Some(packing) => match packed(decoding.plan, &kernels.set.packings[packing], variant) {
                 Ok(packed) => {
-                    over_panels(kernels, serving, &packed, loops);
+                    over_panels(kernels, decoding, serving, &packed, loops);
                     packs.entry(packed.pack.ident()).or_insert(packed.pack);
                 }
                 Err(error) => kernels.errors.push(error),
@@ -32,8 +36,13 @@ pub(super) fn list<'a>(kernels: &mut Kernels<'a>, loops: &mut Loops) -> BTreeMap
 }
 
 /// Lists the scalar product; `generated` is its path, once the module has it.
-fn over_own_rows(kernels: &mut Kernels<'_>, serving: Serving<'_>, generated: &mut Option<String>) {
-    let plan = kernels.plan;
+fn over_own_rows(
+    kernels: &mut Kernels<'_>,
+    decoding: &Decoding<'_>,
+    serving: Serving<'_>,
+    generated: &mut Option<String>,
+) {
+    let plan = decoding.plan;
     let text = scalar::matmul_scalar(plan);
     let by_hand = kernels.by_hand(None, serving);
     let function = by_hand.unwrap_or_else(|| {
@@ -43,13 +52,19 @@ fn over_own_rows(kernels: &mut Kernels<'_>, serving: Serving<'_>, generated: &mu
         };
         generated.get_or_insert_with(add).clone()
     });
-    let words = format!("the format's own rows; decode: {}; i32 sums", kernels.strategies);
+    let words = format!("the format's own rows; decode: {}; i32 sums", decoding.words);
     let limits = Limits { k_max: scalar_k_max(plan), ..Limits::NONE };
-    push(kernels, serving, &text, words, code(plan, &function, "None", 1), limits);
+    push(kernels, decoding, serving, &text, words, code(plan, &function, "None", 1), limits);
 }
 
 /// Lists a product over panels of a packing.
-fn over_panels(kernels: &mut Kernels<'_>, serving: Serving<'_>, packed: &Packed<'_>, loops: &mut Loops) {
+fn over_panels(
+    kernels: &mut Kernels<'_>,
+    decoding: &Decoding<'_>,
+    serving: Serving<'_>,
+    packed: &Packed<'_>,
+    loops: &mut Loops,
+) {
     let ((_, _, variant), name) = (serving, kernels.name());
     let Packed { shape_name, text, words, pack, limits } = packed;
     let function = kernels.by_hand(None, serving).unwrap_or_else(|| {
@@ -65,8 +80,8 @@ fn over_panels(kernels: &mut Kernels<'_>, serving: Serving<'_>, packed: &Packed<
         format!("{module}::matmul")
     });
     let packing = format!("Some(&{name}::PACK_{})", pack.ident().to_uppercase());
-    let code = code(kernels.plan, &function, &packing, pack.multiple);
-    push(kernels, serving, text, words.clone(), code, *limits);
+    let code = code(decoding.plan, &function, &packing, pack.multiple);
+    push(kernels, decoding, serving, text, words.clone(), code, *limits);
 }
 
 /// Rust expression of a product's `Code`.
@@ -79,13 +94,14 @@ fn code(plan: &FormatPlan<'_>, function: &str, packing: &str, multiple: u32) -> 
 
 fn push(
     kernels: &mut Kernels<'_>,
+    decoding: &Decoding<'_>,
     serving: Serving<'_>,
     text: &str,
     plan: String,
     code: String,
     limits: Limits,
 ) {
-    let text = format!("{}{text}", kernels.decode);
+    let text = format!("{}{text}", decoding.text);
     kernels.push(Made { serving, quantizer: None, plan, code, text: &text, limits });
 }
 

@@ -1,18 +1,18 @@
 //! Rows of blocks as values of a type: what `dequantize` gives, rounded where it is to be an f16 or a bf16.
 
 use super::dequantize;
-use crate::emit::kernels::Kernels;
+use crate::emit::kernels::{Decoding, Kernels};
 use crate::emit::listed::{Limits, Made, variant_ident};
 use gristmill_spec::vocab::Op;
 
 /// Adds the kernels of a format.
-pub(super) fn list(kernels: &mut Kernels<'_>) {
+pub(super) fn list(kernels: &mut Kernels<'_>, decoding: &Decoding<'_>) {
     let variants = kernels.variants(Op::Embed);
     if variants.is_empty() {
         return;
     }
     let own = embed();
-    let text = format!("{}{own}", dequantize::text(kernels));
+    let text = format!("{}{own}", dequantize::text(decoding));
     for serving in variants {
         let (_, _, variant) = serving;
         let function = kernels.function(None, serving, "embed", |kernels, ident| {
@@ -21,7 +21,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>) {
             let what = format!("Rows of `{}` to f32, f16 or bf16", kernels.name());
             kernels.pass_on(Op::Embed, variant, &what, ident, ("embed", &[&decoder]));
         });
-        let plan = format!("decode: {}", kernels.strategies);
+        let plan = format!("decode: {}", decoding.words);
         let code = format!("Code::Embed({function})");
         kernels.push(Made { serving, quantizer: None, plan, code, text: &text, limits: Limits::NONE });
     }

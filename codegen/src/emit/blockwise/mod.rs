@@ -4,12 +4,12 @@ mod dequantize;
 mod embed;
 mod quantize;
 
-use super::kernels::Kernels;
+use super::kernels::{Decoding, Kernels};
 
 /// Adds the kernels of each op, in the order of the generated module.
-pub(super) fn list(kernels: &mut Kernels<'_>) {
-    dequantize::list(kernels);
-    embed::list(kernels);
-    dequantize::body(kernels);
-    quantize::list(kernels);
+pub(super) fn list(kernels: &mut Kernels<'_>, decoding: &Decoding<'_>) {
+    dequantize::list(kernels, decoding);
+    embed::list(kernels, decoding);
+    dequantize::body(kernels, decoding);
+    quantize::list(kernels, decoding.plan);
 }

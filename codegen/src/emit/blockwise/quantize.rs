@@ -4,16 +4,16 @@ use crate::emit::kernels::{Kernels, passing_on};
 use crate::emit::listed::variant_ident;
 use crate::emit::listed::{Limits, Made};
 use crate::emit::quantize;
+use crate::plan::FormatPlan;
 use gristmill_spec::model::{CpuVariant, Quantizer};
 use gristmill_spec::vocab::{Abi, Op};
 
 /// Adds the kernels of a format.
-pub(super) fn list(kernels: &mut Kernels<'_>) {
+pub(super) fn list(kernels: &mut Kernels<'_>, plan: &FormatPlan<'_>) {
     let variants = kernels.variants(Op::Quantize);
     if variants.is_empty() {
         return;
     }
-    let plan = kernels.plan;
     for (number, quantizer) in plan.format.quantizers.iter().enumerate() {
         let made = match quantize::quantize(plan, quantizer) {
             Ok(made) => made,
