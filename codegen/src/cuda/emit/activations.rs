@@ -1,7 +1,7 @@
 //! Activations to int8: the kernel that does nothing else, and the same in products that quantize for themselves. What it does
 //! stands in `activations.h`.
 
-use super::parameters::{SCALE_OVERFLOW, enumerators, parameters};
+use super::parameters::{SCALE_OVERFLOW, enumerators, exported, parameters};
 use super::statistic::{STATISTIC, statistic};
 use crate::lower::ir::Type;
 use crate::lower::quantize as lower;
@@ -72,19 +72,20 @@ GM_DEVICE i32 quantized(f32 x, f32 apply) {{ return {integer}; }}
 /// The unit of an activation format: one kernel.
 pub fn emit(format: &Activations, function: &str) -> String {
     let Statements { declare, call, .. } = statements(format, &Target::Memory);
-    let takes = parameters(&CudaAbi::QUANTIZE_ACTIVATIONS);
-    format!(
-        "{}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
-    {declare}const u64 row = gm_block();
+    let body = format!(
+        "    {declare}const u64 row = gm_block();
     (void)m;
     gm_launch_next();
     gm_wait_for_previous();
     {call};
-}}
-GM_EXPORT({function})
-",
-        functions(format)
-    )
+"
+    );
+    functions(format) + &kernel(function, &CudaAbi::QUANTIZE_ACTIVATIONS, &body)
+}
+
+/// A kernel of which a CUDA block does a row; `body` has its statements, lines of text.
+pub(super) fn kernel(function: &str, abi: &CudaAbi, body: &str) -> String {
+    exported(&format!("GM_KERNEL_WIDE({THREADS})"), function, &parameters(abi), body)
 }
 
 /// What quantizes a row of a format.

@@ -4,7 +4,7 @@
 use super::encode::{WARPS, put};
 use super::groups::{self, Groups};
 use super::outer::header_bytes;
-use super::parameters::{SCALE_OVERFLOW, enumerators, parameters};
+use super::parameters::{SCALE_OVERFLOW, enumerators, kernel};
 use super::statistic::{STATISTIC, statistic};
 use crate::Error;
 use crate::lower::ir::{Type, f32, u32};
@@ -137,23 +137,14 @@ GM_DEVICE bool holds([[maybe_unused]] u32 bits) {{ return {finite}; }}
 
 /// The two kernels that find the step of a row or tensor.
 fn steps(function: &str) -> String {
+    let [chunks, finish] = ["chunks", "finish"].map(|step| format!("{function}_{step}"));
+    let of_chunks = "    quantize_chunks(src, rows, len, partial, fault);\n";
+    let of_all = "    quantize_finish(src, len, partial, steps, fault);\n    (void)rows;\n";
     format!(
-        "{header}GM_KERNEL({threads}) {function}_chunks({chunks_take}) {{
-    quantize_chunks(src, rows, len, partial, fault);
-}}
-GM_EXPORT({function}_chunks)
-
-GM_KERNEL(32) {function}_finish({finish_takes}) {{
-    quantize_finish(src, len, partial, steps, fault);
-    (void)rows;
-}}
-GM_EXPORT({function}_finish)
-
-",
-        header = include_str!("../../../cuda/quantize_steps.h"),
-        threads = 32 * WARPS,
-        chunks_take = parameters(&CudaAbi::CHUNKS),
-        finish_takes = parameters(&CudaAbi::FINISH),
+        "{}{}\n{}\n",
+        include_str!("../../../cuda/quantize_steps.h"),
+        kernel(32 * WARPS, &chunks, &CudaAbi::CHUNKS, of_chunks),
+        kernel(32, &finish, &CudaAbi::FINISH, of_all),
     )
 }
 
@@ -165,20 +156,18 @@ fn block_to_a_warp(format: &Format, function: &str) -> String {
         Some(_) => (format!("    GM_SHARED(u8, all_codes, WARPS * ({} + 1));\n", field.count), "all_codes"),
         None => (String::new(), "Absent{}"),
     };
+    let body = format!(
+        "    GM_SHARED(u32, all_words, WARPS * WORDS);
+{declared}    quantize_blocks(all_words, {codes}, src, dst, rows, k, row_bytes, steps, fault);
+"
+    );
     let numbers = [("WORDS", format.bytes.div_ceil(4)), ("HAS_DIGITS", u32::from(digits.is_some()))];
     format!(
-        "{digits}{numbers}{header}GM_KERNEL({threads}) {function}({takes}) {{
-    GM_SHARED(u32, all_words, WARPS * WORDS);
-{declared}    quantize_blocks(all_words, {codes}, src, dst, rows, k, row_bytes, steps, fault);
-}}
-GM_EXPORT({function})
-
-",
-        digits = digits.unwrap_or_default(),
-        numbers = enumerators(&numbers),
-        header = include_str!("../../../cuda/quantize_block.h"),
-        threads = 32 * WARPS,
-        takes = parameters(&CudaAbi::QUANTIZE),
+        "{}{}{}{}\n",
+        digits.unwrap_or_default(),
+        enumerators(&numbers),
+        include_str!("../../../cuda/quantize_block.h"),
+        kernel(32 * WARPS, function, &CudaAbi::QUANTIZE, &body),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use super::encode::SHARED;
 use super::outer::{self, header_bytes};
-use super::parameters::{INVALID_CODE, enumerators, parameters};
+use super::parameters::{INVALID_CODE, enumerators, kernel};
 use crate::plan::{Decode, FormatPlan};
 use gristmill_spec::vocab::CudaAbi;
 
@@ -47,19 +47,17 @@ pub fn dequantize(plan: &FormatPlan<'_>, function: &str) -> String {
         Decode::Affine { .. } | Decode::Table(_) => "GM_UNROLL",
     };
     let [declared, arguments] = shared(plan);
+    let body =
+        format!("{declared}    dequantize_blocks({arguments}, src, dst, rows, k, row_bytes, fault);\n");
     format!(
         "{outer}{numbers}#define GM_UNROLL_ROUNDS {unroll}
 
-{header}GM_KERNEL({THREADS}) {function}({takes}) {{
-{declared}    dequantize_blocks({arguments}, src, dst, rows, k, row_bytes, fault);
-}}
-GM_EXPORT({function})
-
+{header}{kernel}
 ",
         outer = outer::emit(plan),
         numbers = enumerators(&numbers),
         header = concat!(include_str!("../../../cuda/place.h"), include_str!("../../../cuda/dequantize.h")),
-        takes = parameters(&CudaAbi::DEQUANTIZE),
+        kernel = kernel(THREADS, function, &CudaAbi::DEQUANTIZE, &body),
     )
 }
 

@@ -25,26 +25,19 @@ pub fn dp4a(plan: &CudaMatmul<'_>) -> String {
 }
 
 fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
-    format!(
-        "{declared}({threads}) {name}({parameters}) {{
-    {shared}{begin}const u32 panel = gm_block(), first_token = {first_token};
+    let tokens = plan.tokens;
+    let body = format!(
+        "const u32 panel = gm_block(), first_token = {first_token};
     const u32 within = gm_thread(), group = within / 4, quad = within % 4, groups = gm_threads() / 4;
     const u32 tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *codes = a.codes + panel * a.stride + quad * 16;
     const i8 *xs = a.x + first_token * a.x_stride;
-    {table}{body}
-}}
-GM_EXPORT({name})
-",
-        declared = form.kernel(plan),
-        shared = handed_over(plan),
-        parameters = form.parameters(),
-        begin = form.begin(),
+    {table}{body}",
         first_token = form.first_token(plan),
         table = load_table(plan),
         body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
-    )
+    );
+    form.kernel(plan, &handed_over(plan), &body)
 }
 
 /// The type of a token's bytes for a tile.

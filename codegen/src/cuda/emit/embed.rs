@@ -2,7 +2,7 @@
 
 use super::decode::together;
 use super::outer;
-use super::parameters::{INVALID_CODE, enumerators, parameters};
+use super::parameters::{INVALID_CODE, enumerators, kernel};
 use crate::plan::FormatPlan;
 use gristmill_spec::vocab::CudaAbi;
 
@@ -16,16 +16,10 @@ pub fn per_thread(plan: &FormatPlan<'_>) -> u32 {
 
 /// The kernel `embed`.
 pub fn embed(plan: &FormatPlan<'_>, function: &str) -> String {
-    format!(
-        "{outer}{numbers}{header}GM_KERNEL({THREADS}) {function}({takes}) {{
-    embed_rows(src, indices, dst, to, count, rows, k, row_bytes, fault);
-}}
-GM_EXPORT({function})
-
-",
-        outer = outer::emit(plan),
-        numbers = enumerators(&[("THREADS", THREADS), ("INVALID_CODE", u32::from(INVALID_CODE))]),
-        header = include_str!("../../../cuda/embed.h"),
-        takes = parameters(&CudaAbi::EMBED),
-    )
+    let body = "    embed_rows(src, indices, dst, to, count, rows, k, row_bytes, fault);\n";
+    outer::emit(plan)
+        + &enumerators(&[("THREADS", THREADS), ("INVALID_CODE", u32::from(INVALID_CODE))])
+        + include_str!("../../../cuda/embed.h")
+        + &kernel(THREADS, function, &CudaAbi::EMBED, body)
+        + "\n"
 }

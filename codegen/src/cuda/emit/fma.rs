@@ -1,6 +1,6 @@
 //! `fma`: few tokens, weights and products in f32. The kernel stands in `fma.h`.
 
-use super::rows_product::RowsProduct;
+use super::rows_product::{RowsProduct, product_kernel};
 
 /// Rows that a CUDA block does.
 pub const ROWS: u32 = 4;
@@ -15,14 +15,11 @@ pub fn shared_bytes(threads: u32, tokens: u32) -> u32 {
 /// The kernel.
 pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
     let RowsProduct { threads, tokens, .. } = *plan;
-    format!(
-        "GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
-    GM_SHARED(f32, sums, {warps} * FMA_ROWS * {tokens});
+    let body = format!(
+        "    GM_SHARED(f32, sums, {} * FMA_ROWS * {tokens});
     fma_product<{tokens}>(a, sums);
-}}
-GM_EXPORT({function})
-
 ",
-        warps = threads / 32,
-    )
+        threads / 32
+    );
+    product_kernel(threads, function, &body)
 }

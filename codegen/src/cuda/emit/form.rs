@@ -1,7 +1,7 @@
 //! The two forms of a product: of one matrix, and of a stack of matrices (experts) of which each CUDA block looks up its own.
 
 use super::overlap::wait;
-use super::parameters::fields;
+use super::parameters::{exported, fields};
 use super::product::CudaMatmul;
 use crate::text::when;
 use gristmill_spec::model::CudaBudget;
@@ -54,21 +54,26 @@ pub(super) fn budget(budget: CudaBudget) -> CudaBudget {
 const LOOKUP: &str = include_str!("../../../cuda/grouped.h");
 
 impl Form {
-    pub(super) fn name(self, plan: &CudaMatmul<'_>) -> String {
-        let name = plan.name();
-        if self == Form::Grouped { grouped_name(&name) } else { name }
+    /// The kernel of a plan in this form: `shared` declares its arrays in shared memory, `body` has the other statements.
+    pub(super) fn kernel(self, plan: &CudaMatmul<'_>, shared: &str, body: &str) -> String {
+        let mut name = plan.name();
+        if self == Form::Grouped {
+            name = grouped_name(&name);
+        }
+        let declared = format!("{}({})", self.word(plan), plan.threads);
+        exported(&declared, &name, self.parameters(), &format!("    {shared}{}{body}\n", self.begin()))
     }
 
     /// The word that a kernel's declaration begins with. Left alone, ptxas spills registers of some grouped kernels to fit one
     /// more block; not of those that look codes up, which it would give twice as many then.
-    pub(super) fn kernel(self, plan: &CudaMatmul<'_>) -> &'static str {
+    fn word(self, plan: &CudaMatmul<'_>) -> &'static str {
         match self {
             Form::Grouped if plan.pack.table.is_none() => "GM_KERNEL_WIDE",
             Form::One | Form::Grouped => "GM_KERNEL",
         }
     }
 
-    pub(super) fn parameters(self) -> &'static str {
+    fn parameters(self) -> &'static str {
         match self {
             Form::One => "const Matmul a",
             Form::Grouped => "const Matmul all, const Groups stack",
@@ -77,7 +82,7 @@ impl Form {
 
     /// Statements behind the arrays in shared memory. What a block has to do is written by who launches it, so nothing can be
     /// under way in front of the wait.
-    pub(super) fn begin(self) -> &'static str {
+    fn begin(self) -> &'static str {
         match self {
             Form::One => "",
             Form::Grouped => {

@@ -2,8 +2,8 @@
 //! are quantized to the same, by the rule of `nearest-level`.
 
 use super::activations::VALUES;
-use super::parameters::parameters;
-use super::rows_product::RowsProduct;
+use super::parameters::kernel;
+use super::rows_product::{RowsProduct, product_kernel};
 use gristmill_spec::model::{Fp4, Scalar};
 use gristmill_spec::vocab::CudaAbi;
 
@@ -39,21 +39,19 @@ pub fn prelude(fp4: &Fp4, quantize: &str) -> String {
     let Fp4 { scale, codes, scales, elements, next, .. } = fp4;
     let scale = if *scale == Scalar::E8m0Half { "GM_E8M0" } else { "GM_E4M3" };
     let elements: Vec<String> = elements.iter().map(ToString::to_string).collect();
-    let takes = parameters(&CudaAbi::CONVERT);
+    let body = "    quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
+    (void)to;
+";
     format!(
         "#define {scale}
 #define ELEMENTS_OF_A_WORD {{{elements}}}
 enum : u32 {{ CODES_AT = {codes}, SCALES_AT = {scales}, NEXT = {next} }};
 
 {VALUES}{HEADERS}
-GM_KERNEL({QUANTIZE_THREADS}) {quantize}({takes}) {{
-    quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
-    (void)to;
-}}
-GM_EXPORT({quantize})
-
+{kernel}
 ",
         elements = elements.join(", "),
+        kernel = kernel(QUANTIZE_THREADS, quantize, &CudaAbi::CONVERT, body),
     )
 }
 
@@ -61,18 +59,15 @@ GM_EXPORT({quantize})
 pub fn emit(plan: &RowsProduct<'_>, fp4: &Fp4, function: &str) -> String {
     let RowsProduct { threads, rows, tokens, .. } = *plan;
     let (of_rows, of_tokens) = RINGS;
-    format!(
-        "GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
-    GM_SHARED(u32, w_codes, {of_rows} * {rows} * {words});
+    let body = format!(
+        "    GM_SHARED(u32, w_codes, {of_rows} * {rows} * {words});
     GM_SHARED(u8, w_scales, {of_rows} * {rows} * {runs});
     GM_SHARED(u32, x_codes, {of_tokens} * {tokens} * {words});
     GM_SHARED(u8, x_scales, {of_tokens} * {tokens} * {runs});
     product<{rows}, {tokens}, {threads}>(a, w_codes, w_scales, x_codes, x_scales);
-}}
-GM_EXPORT({function})
-
 ",
         words = STAGE / 8,
         runs = STAGE / fp4.run,
-    )
+    );
+    product_kernel(threads, function, &body)
 }

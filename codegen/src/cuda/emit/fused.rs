@@ -10,6 +10,7 @@ use super::epilogue::Epilogue;
 use super::form::Form;
 use super::operands::load_table;
 use super::overlap::wait;
+use super::parameters::exported;
 use super::product::{CudaMatmul, DP4A_ROWS, handed_over, round_bytes};
 use super::terms::{SuperBlockTerms, corrected, needs_sums};
 use super::tiles::Fused;
@@ -129,12 +130,11 @@ pub(super) fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> Quantizing {
 
 /// The kernel.
 pub fn fused(plan: &CudaMatmul<'_>, room: &Fused) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let tokens = plan.tokens;
     let Quantizing { declare, statements } = quantizing(plan, room);
     let (early, product) = if plan.format.unit == 0 { one_sum(plan, room) } else { by_unit(plan, room) };
-    format!(
-        "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
-    {declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
+    let body = format!(
+        "    {declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
     // and more of them afterwards.
     const u32 sharing = gm_threads() >> a.sides;
     const u32 side = a.sides == 0 ? 0 : gm_thread() >> gm_popc(sharing - 1), within = gm_thread() - side * sharing;
@@ -144,14 +144,18 @@ pub fn fused(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     const u32 first_token = {first_token}, tokens = gm_min(a.m - first_token, {tokens}u);
     const u8 *all_codes = a.codes + quad * 16;
     {table}{early}{statements}{product}
-}}
-GM_EXPORT({name})
 ",
-        held = room.blocks_per_sm,
         first_token = Form::One.first_token(plan),
         last_row = DP4A_ROWS - 1,
         table = load_table(plan),
-    )
+    );
+    kernel(plan, room, &body)
+}
+
+/// A kernel that quantizes its tokens: as many CUDA blocks are held as there is room for. `body` has its statements, lines of text.
+pub(super) fn kernel(plan: &CudaMatmul<'_>, room: &Fused, body: &str) -> String {
+    let declared = format!("GM_KERNEL_OF({}, {})", plan.threads, room.blocks_per_sm);
+    exported(&declared, &plan.name(), "const Matmul a", body)
 }
 
 /// Statements that write output (row, first_token + t), whose sum is `y`.

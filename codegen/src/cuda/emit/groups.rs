@@ -4,7 +4,7 @@
 use super::encode::{SHARED, WARPS};
 use super::ends::indented;
 use super::fields::{Four, address, by, four};
-use super::parameters::{enumerators, parameters};
+use super::parameters::{enumerators, kernel};
 use crate::plan::lcm;
 use crate::text::{joined, when};
 use gristmill_spec::model::{Field, FieldLayout, Format};
@@ -52,6 +52,9 @@ pub fn quantize(format: &Format, groups: Groups, function: &str) -> String {
     let numbers =
         [("LANES", lanes), ("VECTORS", vectors), ("BLOCKS", blocks), ("WORDS", blocks * format.bytes / 4)];
     let field = &format.fields[format.value.code];
+    let body = "    GM_SHARED(u32, all_words, WARPS * WORDS);
+    quantize_blocks(all_words, src, dst, rows, k, row_bytes, steps, fault);
+";
     let one_by_one = "    GM_UNROLL for (u32 n = 0; n < 4; n++) put_code(all_words, words, base, e + n, codes >> (8 * n) & 0xff);\n";
     format!(
         "{numbers}
@@ -59,18 +62,12 @@ pub fn quantize(format: &Format, groups: Groups, function: &str) -> String {
 GM_DEVICE void put_codes(GM_SHARED_ARRAY(u32) all_words, u32 words, i32 base, u32 e, u32 codes) {{
 {put}}}
 
-{header}GM_KERNEL({threads}) {function}({takes}) {{
-    GM_SHARED(u32, all_words, WARPS * WORDS);
-    quantize_blocks(all_words, src, dst, rows, k, row_bytes, steps, fault);
-}}
-GM_EXPORT({function})
-
+{header}{kernel}
 ",
         numbers = enumerators(&numbers),
         put = put_four(format, field).unwrap_or_else(|| one_by_one.to_string()),
         header = include_str!("../../../cuda/quantize_blocks.h"),
-        threads = 32 * WARPS,
-        takes = parameters(&CudaAbi::QUANTIZE),
+        kernel = kernel(32 * WARPS, function, &CudaAbi::QUANTIZE, body),
     )
 }
 

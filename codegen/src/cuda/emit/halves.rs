@@ -1,6 +1,6 @@
 //! `mma_f16` and `mma_bf16`: many tokens. The kernel stands in `halves.h`; here is what it takes of a tile.
 
-use super::rows_product::RowsProduct;
+use super::rows_product::{RowsProduct, product_kernel};
 
 /// k of a stage: two steps of `mma.m16n8k16`.
 pub const STAGE: u32 = 32;
@@ -33,6 +33,12 @@ pub fn shared_bytes(rows: u32, tokens: u32) -> u32 {
 pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
     let RowsProduct { precision, threads, rows, tokens, .. } = *plan;
     let (of_rows, of_tokens) = RINGS;
+    let body = format!(
+        "    GM_SHARED(u16, rows, {of_rows} * {rows} * {STAGE});
+    GM_SHARED(u16, x, {of_tokens} * {tokens} * {STAGE});
+    product_of_halves<{function}_tile>(a, rows, x);
+"
+    );
     format!(
         "struct {function}_tile {{
     static constexpr u32 ROWS = {rows}, TOKENS = {tokens}, THREADS = {threads}, ACROSS = {across};
@@ -40,14 +46,8 @@ pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
     GM_DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {{ gm_mma_16816_{precision}(c, a, b); }}
 }};
 
-GM_KERNEL_WIDE({threads}) {function}(Rows a) {{
-    GM_SHARED(u16, rows, {of_rows} * {rows} * {STAGE});
-    GM_SHARED(u16, x, {of_tokens} * {tokens} * {STAGE});
-    product_of_halves<{function}_tile>(a, rows, x);
-}}
-GM_EXPORT({function})
-
-",
+{kernel}",
         across = warps_across(tokens),
+        kernel = product_kernel(threads, function, &body),
     )
 }

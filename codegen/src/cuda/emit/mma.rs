@@ -26,24 +26,15 @@ pub fn mma(plan: &CudaMatmul<'_>) -> String {
 }
 
 fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
-    let columns = tokens / 8;
-    format!(
-        "{declared}({threads}) {name}({parameters}) {{
-    {shared}{expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {first_token};
+    let columns = plan.tokens / 8;
+    let body = format!(
+        "const u32 g = gm_lane() / 4, t = gm_lane() % 4, first_token = {first_token};
     const u32 panel = gm_block();
     const u8 *codes = a.codes + panel * a.stride + gm_lane() * 16;
     // Columns beyond the last token are computed from it and not stored.
     const i8 *xs[{columns}];
     GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
-    {begin}{table}{wait}{body}
-}}
-GM_EXPORT({name})
-",
-        declared = form.kernel(plan),
-        shared = handed_over(plan),
-        parameters = form.parameters(),
-        expert = form.begin(),
+    {begin}{table}{wait}{body}",
         first_token = form.first_token(plan),
         begin = when(plan.format.unit == 0, || {
             format!(
@@ -56,7 +47,8 @@ GM_EXPORT({name})
         table = load_table(plan),
         wait = form.wait(&early(plan)),
         body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
-    )
+    );
+    form.kernel(plan, &handed_over(plan), &body)
 }
 
 /// Statements that fetch what a warp loads first to the L2 cache: its first tiles, or its first run.

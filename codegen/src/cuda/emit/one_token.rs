@@ -53,48 +53,34 @@ fn begin(plan: &CudaMatmul<'_>) -> String {
 /// From activations that another kernel quantized.
 fn quantized(plan: &CudaMatmul<'_>, form: Form) -> String {
     let Product { early, behind, product } = Product::new(plan, form);
-    format!(
-        "{declared}({threads}) {name}({parameters}) {{
-    {shared}{expert}{begin}const u32 t = 0, first_token = {first_token}, token = first_token;
+    let body = format!(
+        "{begin}const u32 t = 0, first_token = {first_token}, token = first_token;
     const i8 *const xs = a.x + (u64)first_token * a.x_stride + quarter * 8;
     (void)t;
     (void)token;
-    {wait}{behind}{product}
-}}
-GM_EXPORT({name})
-",
-        declared = form.kernel(plan),
-        threads = plan.threads,
-        name = form.name(plan),
-        parameters = form.parameters(),
-        shared = handed_over(plan),
-        expert = form.begin(),
+    {wait}{behind}{product}",
         begin = begin(plan),
         first_token = form.first_token(plan),
         wait = form.wait(&early),
-    )
+    );
+    form.kernel(plan, &handed_over(plan), &body)
 }
 
 /// From floats.
 fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     let Product { early, behind, product } = Product::new(plan, Form::One);
     let fused::Quantizing { declare, statements } = fused::quantizing(plan, room);
-    format!(
-        "GM_KERNEL_OF({threads}, {held}) {name}(const Matmul a) {{
-    {declare}{begin}const u32 first_token = gm_block_y();
+    let body = format!(
+        "    {declare}{begin}const u32 first_token = gm_block_y();
     {wait}{behind}{statements}
     const u32 t = 0, token = first_token;
     (void)token;
     {product}
-}}
-GM_EXPORT({name})
 ",
-        threads = plan.threads,
-        held = room.blocks_per_sm,
-        name = plan.name(),
         begin = begin(plan),
         wait = wait(&early),
-    )
+    );
+    fused::kernel(plan, room, &body)
 }
 
 /// The parts of a kernel's text.

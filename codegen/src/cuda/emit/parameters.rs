@@ -16,6 +16,16 @@ pub(super) fn parameters(abi: &CudaAbi) -> String {
     abi.declarations.join(", ")
 }
 
+/// The kernel `name` of so many `threads`, which takes what the table says; `body` has its statements, lines of text.
+pub(super) fn kernel(threads: u32, name: &str, abi: &CudaAbi, body: &str) -> String {
+    exported(&format!("GM_KERNEL({threads})"), name, &parameters(abi), body)
+}
+
+/// A kernel that is `declared` so.
+pub(super) fn exported(declared: &str, name: &str, parameters: &str, body: &str) -> String {
+    format!("{declared} {name}({parameters}) {{\n{body}}}\nGM_EXPORT({name})\n")
+}
+
 /// The same as a macro, for a kernel that stands in a header.
 pub(super) fn define(name: &str, abi: &CudaAbi) -> String {
     format!("#define {name} {}\n", parameters(abi))

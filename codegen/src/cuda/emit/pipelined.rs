@@ -119,13 +119,13 @@ pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
 }
 
 fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, form.name(plan));
+    let (threads, tokens) = (plan.threads, plan.tokens);
     let Tiling { warp_tokens, panels, tiles, stages, .. } = *tiling;
     let arrays = arrays(plan, tiling);
     let shared = arrays
         .iter()
         .map(|Array { ty, name, count }| format!("GM_SHARED({ty}, {name}, {stages} * {count});"));
-    let shared = joined(shared, "\n    ");
+    let shared = joined(shared, "\n    ") + "\n    ";
     let beside = tokens / warp_tokens;
     let count = if plan.format.unit == 0 {
         format!("(u32)(a.stride / {})", plan.pack.tile.bytes)
@@ -147,10 +147,8 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
     let gathered = when(plan.format.unit == 0, || {
         gather(plan, threads / 32, warp_tokens / 8, &|i| format!("sums[half][c][{i}]"))
     });
-    format!(
-        "{declared}({threads}) {name}({parameters}) {{
-    {shared}
-    {expert}const u32 g = gm_lane() / 4, t = gm_lane() % 4;
+    let body = format!(
+        "const u32 g = gm_lane() / 4, t = gm_lane() % 4;
     const u32 first_token = {first_token}, first_panel = gm_block() * {panels};
     const u32 own_panel = gm_warp() / {beside}, own_tokens = gm_warp() % {beside} * {warp_tokens};
     const u32 tiles = {count}, stages = (tiles + {tiles} - 1) / {tiles};{begin}
@@ -169,13 +167,7 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
         {multiply}
         at = at + 1 == {stages} ? 0 : at + 1;
     }}
-    {gathered}{store}
-}}
-GM_EXPORT({name})
-",
-        declared = form.kernel(plan),
-        parameters = form.parameters(),
-        expert = form.begin(),
+    {gathered}{store}",
         first_token = form.first_token(plan),
         table = load_table(plan),
         wait = form.wait(""),
@@ -184,7 +176,8 @@ GM_EXPORT({name})
         arrays = arrays::arguments(&arrays),
         multiply = multiply(plan, tiling),
         store = form.storing(&store(plan, warp_tokens, "sums[half][c][j]")),
-    )
+    );
+    form.kernel(plan, &shared, &body)
 }
 
 /// The arrays of a stage in shared memory.

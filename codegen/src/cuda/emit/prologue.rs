@@ -4,7 +4,6 @@
 //! steps compute stands in `prologue.h`.
 
 use super::activations::{self, Statements, THREADS, Target};
-use super::parameters::parameters;
 use gristmill_spec::model::Activations;
 use gristmill_spec::vocab::{CudaAbi, GateFunction, PrologueStep};
 
@@ -14,11 +13,9 @@ const STEPS: &str = include_str!("../../../cuda/prologue.h");
 /// The unit of an activation format: one kernel.
 pub fn emit(format: &Activations, function: &str) -> String {
     let Statements { declare, call, .. } = activations::statements(format, &Target::Memory);
-    let takes = parameters(&CudaAbi::PROLOGUE);
     let steps: String = format.prologue.iter().map(|step| one(*step)).collect();
-    format!(
-        "{functions}{STEPS}{gate}GM_KERNEL_WIDE({THREADS}) {function}({takes}) {{
-    {declare}GM_SHARED(u32, bad_of_warp, {warps});
+    let body = format!(
+        "    {declare}GM_SHARED(u32, bad_of_warp, {warps});
     GM_SHARED(f32, norm, 2);
     const u64 row = gm_block();
     const u64 place = row * k;
@@ -38,14 +35,14 @@ pub fn emit(format: &Activations, function: &str) -> String {
         const u32 type = 0;
         {call};
     }}
-}}
-GM_EXPORT({function})
 ",
-        functions = activations::functions(format),
-        gate = gate(),
         unused = unused(format),
         warps = THREADS / 32,
-    )
+    );
+    activations::functions(format)
+        + STEPS
+        + &gate()
+        + &activations::kernel(function, &CudaAbi::PROLOGUE, &body)
 }
 
 /// The functions of a gate by their numbers.

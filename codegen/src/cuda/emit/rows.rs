@@ -7,7 +7,7 @@
 use super::division::{self, Division};
 use super::header::Part;
 use super::launch::RowsQuantizer;
-use super::parameters::{BEYOND, INVALID_CODE, enumerators, fields, parameters};
+use super::parameters::{BEYOND, INVALID_CODE, enumerators, fields, kernel};
 use super::rows_product::{RowsProduct, Skeleton, at_once};
 use super::{decode, fma, fp4, halves, wgmma_halves};
 use crate::Error;
@@ -160,18 +160,19 @@ fn prelude(product: &RowsProduct<'_>, unit: &str) -> String {
 // An integer as f32.
 GM_DEVICE f32 number(i32 v) {{ return {number}; }}
 
-{header}GM_KERNEL({CHECK_THREADS}) {unit}_check({takes}) {{
-    check_weights(blocks, row_bytes, outer, n, k, type, fault);
-}}
-GM_EXPORT({unit}_check)
-
+{header}{kernel}
 ",
         decode = decode::emit(plan),
         parameter = fields("Rows", &CudaAbi::ROWS, &[]),
         numbers = enumerators(&numbers),
         number = number(product),
         header = include_str!("../../../cuda/rows.h"),
-        takes = parameters(&CudaAbi::CHECK),
+        kernel = kernel(
+            CHECK_THREADS,
+            &format!("{unit}_check"),
+            &CudaAbi::CHECK,
+            "    check_weights(blocks, row_bytes, outer, n, k, type, fault);\n"
+        ),
     )
 }
 

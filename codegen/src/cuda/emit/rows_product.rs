@@ -2,6 +2,7 @@
 
 use super::decode;
 use super::division::Division;
+use super::parameters::exported;
 use crate::plan::FormatPlan;
 use gristmill_spec::model::Fp4;
 use gristmill_spec::vocab::Precision;
@@ -38,6 +39,11 @@ pub(super) enum Skeleton {
     Warpgroups(Division),
     /// FP4 whose codes and scales lie so.
     Fp4(Fp4),
+}
+
+/// A product's kernel of so many threads; `body` has its statements, lines of text.
+pub(super) fn product_kernel(threads: u32, function: &str, body: &str) -> String {
+    exported(&format!("GM_KERNEL_WIDE({threads})"), function, "Rows a", body) + "\n"
 }
 
 /// Elements that a thread takes at once: neighbours that share a scale.

@@ -1,7 +1,7 @@
 //! Quantizers that are named algorithms, on the GPU: what `k_min.h` takes of a format.
 
 use super::encode::{WARPS, put};
-use super::parameters::{SCALE_OVERFLOW, enumerators, parameters};
+use super::parameters::{SCALE_OVERFLOW, enumerators, kernel};
 use crate::Error;
 use crate::lower::ir::{Type, f32};
 use crate::lower::stored;
@@ -29,7 +29,12 @@ pub fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search, function: &st
             "the CUDA version of `k-min` has a lane for each run, at most 32",
         ));
     }
-    Ok(of_format(plan.format, &k_min) + K_MIN + &kernel(function))
+    let body = "    GM_SHARED(u32, all_words, WARPS * WORDS);
+    quantize_blocks(all_words, src, dst, rows, k, fault);
+    (void)row_bytes; (void)steps;
+";
+    let kernel = kernel(32 * WARPS, function, &CudaAbi::QUANTIZE, body);
+    Ok(format!("{}{K_MIN}\n{kernel}\n", of_format(plan.format, &k_min)))
 }
 
 /// The search itself, behind what it takes of a format.
@@ -78,20 +83,4 @@ fn of_format(format: &Format, k_min: &KMinPlan<'_>) -> String {
         out += &put(name, format, field, false);
     }
     out + "\n"
-}
-
-fn kernel(function: &str) -> String {
-    format!(
-        "
-GM_KERNEL({threads}) {function}({takes}) {{
-    GM_SHARED(u32, all_words, WARPS * WORDS);
-    quantize_blocks(all_words, src, dst, rows, k, fault);
-    (void)row_bytes; (void)steps;
-}}
-GM_EXPORT({function})
-
-",
-        threads = 32 * WARPS,
-        takes = parameters(&CudaAbi::QUANTIZE),
-    )
 }

@@ -13,6 +13,7 @@ use super::fragments::{fragments, loads};
 use super::header::HOPPER_HEADER;
 use super::operands::{load_table, table_of};
 use super::overlap::wait;
+use super::parameters::exported;
 use super::pipelined;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::SHARE;
@@ -149,7 +150,7 @@ GM_DEVICE void gm_wgmma_us(i32 (&d)[{count}], const u32 (&a)[4], u64 b, u32 add 
 
 /// The kernel.
 pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    let (threads, tokens, name) = (plan.threads, plan.tokens, plan.name());
+    let tokens = plan.tokens;
     let Warpgroups { panels, stages, .. } = *division;
     let (more, fewer) = match division.registers {
         Some((more, fewer)) => (
@@ -169,9 +170,8 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         Some(of) => by_runs(plan, division, of),
         None => by_row(plan, division),
     };
-    format!(
-        "{functions}{bring}{products}GM_KERNEL({threads}) {name}(const Matmul a) {{
-    {arrays}
+    let body = format!(
+        "    {arrays}
     const u32 first_token = gm_block_y() * {tokens}, first_panel = gm_block() * {panels};
     {own_stages}
     if (gm_thread() == 0) {{
@@ -187,16 +187,15 @@ pub fn wgmma(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
         {more}const u32 own_panel = gm_warp(), own_tokens = 0, g = gm_lane() / 4, t = gm_lane() % 4;
         {table}{multiply}
     }}
-}}
-GM_EXPORT({name})
 ",
-        bring = bring(plan, division, &terms),
-        products = products(plan, division),
         terms = terms.arguments,
         arrays = declared(plan, division),
         wait = wait(&(early(plan, division) + "gm_sync();\n    ")),
         table = load_table(plan),
-    )
+    );
+    let declared = format!("GM_KERNEL({})", plan.threads);
+    let kernel = exported(&declared, &plan.name(), "const Matmul a", &body);
+    functions + &bring(plan, division, &terms) + &products(plan, division) + &kernel
 }
 
 /// What of the kernel's text depends on whether a row is one integer sum.

@@ -3,6 +3,7 @@
 
 use super::accumulators::Accumulators;
 use super::division::{BARRIERS, Division, ROWS, Raw, STAGE};
+use super::parameters::exported;
 use super::rows_product::{RowsProduct, at_once};
 use crate::text::joined;
 
@@ -27,21 +28,17 @@ pub fn emit(plan: &RowsProduct<'_>, division: &Division, function: &str) -> Stri
         ),
         None => (String::new(), "NoBlocks{}"),
     };
-    format!(
-        "{instruction}{tile}GM_KERNEL({THREADS}) {function}(const Rows a) {{
-    GM_SHARED_FROM(u8, xs, {stages} * {x_bytes}, 0);
+    let body = format!(
+        "    GM_SHARED_FROM(u8, xs, {stages} * {x_bytes}, 0);
     GM_SHARED_FROM(u8, ws, {stages} * {w_bytes}, {stages} * {x_bytes});{raw_array}
     GM_SHARED_FROM(u64, full, {stages}, {barriers});
     GM_SHARED_FROM(u64, empty, {stages}, {barriers} + {BARRIERS});
     products_of_halves<{function}_tile>(xs, ws, {blocks}, full, empty, a);
-}}
-GM_EXPORT({function})
-
 ",
-        instruction = instruction(plan),
-        tile = tile(plan, division, function),
         barriers = division.barriers(),
-    )
+    );
+    let kernel = exported(&format!("GM_KERNEL({THREADS})"), function, "const Rows a", &body);
+    format!("{}{}{kernel}\n", instruction(plan), tile(plan, division, function))
 }
 
 /// What the kernel says of itself.
