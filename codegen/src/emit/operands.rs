@@ -114,7 +114,7 @@ pub(super) fn decode(plan: &MatmulPlan<'_>, field: u32) -> String {
     let shift = pack.place(of_word);
     let shift_free = plan.dot == Dot::Direct { shift_free: true };
     let mut text = if shift_free && place(plan, of_word).is_some() {
-        format!("simd::and({from}, simd::bytes({:#x}))", ((1u32 << pack.field_bits()) - 1) << shift)
+        masked(&from, pack.field_bits(), shift)
     } else {
         code_at(plan, &from, shift, place(plan, of_word).is_none())
     };
@@ -135,26 +135,31 @@ fn upper_bits(plan: &MatmulPlan<'_>, upper: UpperPlane, field: u32) -> String {
     let pack = &plan.pack;
     let (tile, of_tile) = (field / pack.tile_fields(), field % pack.tile_fields());
     let (from, to) = (of_tile * upper.bits, pack.field_bits());
-    let moved = match from.cmp(&to) {
-        Ordering::Less => format!("simd::shift_left::<{}>(upper{tile}[i])", to - from),
-        Ordering::Equal => format!("upper{tile}[i]"),
-        Ordering::Greater => format!("simd::shift::<{}>(upper{tile}[i])", from - to),
-    };
-    format!("simd::and({moved}, simd::bytes({:#x}))", ((1u32 << upper.bits) - 1) << to)
+    masked(&moved(&format!("upper{tile}[i]"), from, to), upper.bits, to)
+}
+
+/// The bytes of `vector` (an expression) with what stands at bit `from` at bit `to`.
+fn moved(vector: &str, from: u32, to: u32) -> String {
+    match from.cmp(&to) {
+        Ordering::Less => format!("simd::shift_left::<{}>({vector})", to - from),
+        Ordering::Equal => vector.to_string(),
+        Ordering::Greater => format!("simd::shift::<{}>({vector})", from - to),
+    }
+}
+
+/// The same with so many bits of each byte, from bit `at` on, and no others.
+fn masked(vector: &str, bits: u32, at: u32) -> String {
+    format!("simd::and({vector}, simd::bytes({:#x}))", ((1u32 << bits) - 1) << at)
 }
 
 /// The code at bit `shift` of every byte of `packed` (an expression), at the bit where an operand has it; `alone`: nothing stands above it.
 pub(super) fn code_at(plan: &MatmulPlan<'_>, packed: &str, shift: u32, alone: bool) -> String {
     let to = plan.pack.spacing;
-    let shifted = match shift.cmp(&to) {
-        Ordering::Less => format!("simd::shift_left::<{}>({packed})", to - shift),
-        Ordering::Equal => packed.to_string(),
-        Ordering::Greater => format!("simd::shift::<{}>({packed})", shift - to),
-    };
+    let shifted = moved(packed, shift, to);
     if to == 0 && (plan.pack.fields == 1 || alone) {
         shifted
     } else {
-        format!("simd::and({shifted}, simd::bytes({:#x}))", ((1u32 << plan.pack.field_bits()) - 1) << to)
+        masked(&shifted, plan.pack.field_bits(), to)
     }
 }
 

@@ -219,18 +219,10 @@ fn add_sums_of_pair(plan: &MatmulPlan<'_>, sum: &str, integers: &str) -> String 
     format!(
         "for t in 0..T {{
              let of_two = a.x_sums.add((token + t) * a.units + block * RUNS + 2 * pair);
-             {halves}
+             // Both fit in sixteen bits.
+             let x = simd::splat(*of_two & 0xffff | *of_two.add(1) << 16);
              for i in 0..V {{ {sum}[t][i] = simd::add_products({sum}[t][i], {integers}, x); }}
-         }}\n",
-        halves = sums_of_two_runs("*of_two", "*of_two.add(1)"),
-    )
-}
-
-/// The statement that makes `x` of the sums of the activations of two runs (expressions), for integers of both in the halves of lanes.
-fn sums_of_two_runs(first: &str, second: &str) -> String {
-    format!(
-        "// Both fit in sixteen bits.
-         let x = simd::splat({first} & 0xffff | {second} << 16);"
+         }}\n"
     )
 }
 

@@ -2,6 +2,7 @@
 //! are quantized to the same, by the rule of `nearest-level`.
 
 use super::activations::VALUES;
+use super::halves::RINGS;
 use super::parameters::kernel;
 use super::rows_product::{RowsProduct, product_kernel};
 use gristmill_spec::model::{Fp4, Scalar};
@@ -13,20 +14,12 @@ const HEADERS: &str = concat!(include_str!("../../../cuda/mma_tile.h"), include_
 /// Elements that are staged at once.
 pub const STAGE: u32 = 128;
 
-/// Stages in shared memory, of weights and of activations.
-const RINGS: (u32, u32) = (2, 3);
-
 /// Threads of a CUDA block of the kernel that quantizes activations.
 pub const QUANTIZE_THREADS: u32 = 256;
 
 /// Bytes of a stage: codes and scales.
 pub fn stage_bytes(fp4: &Fp4) -> u32 {
     STAGE / 2 + STAGE / fp4.run
-}
-
-/// Rows that a CUDA block does: 32 for each warp of those that do not share rows.
-pub fn rows(threads: u32, tokens: u32) -> u32 {
-    threads / 32 / tokens.div_ceil(64) * 32
 }
 
 /// Shared memory of a CUDA block.

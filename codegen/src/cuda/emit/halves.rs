@@ -9,19 +9,14 @@ const WARP_ROWS: u32 = 32;
 /// Tokens of a warp, at most.
 const WARP_TOKENS: u32 = 64;
 /// Stages in shared memory, of weights and of activations.
-const RINGS: (u32, u32) = (2, 3);
+pub(super) const RINGS: (u32, u32) = (2, 3);
 /// What stands in front of the kernels.
 pub const HEADERS: &str =
     concat!(include_str!("../../../cuda/mma_tile.h"), include_str!("../../../cuda/halves.h"));
 
-/// Warps that share a row.
-fn warps_across(tokens: u32) -> u32 {
-    tokens.div_ceil(WARP_TOKENS).max(1)
-}
-
-/// Rows that a CUDA block does.
+/// Rows that a CUDA block does: those of the warps that do not share any.
 pub fn rows(threads: u32, tokens: u32) -> u32 {
-    threads / 32 / warps_across(tokens) * WARP_ROWS
+    threads / 32 / tokens.div_ceil(WARP_TOKENS) * WARP_ROWS
 }
 
 /// Shared memory of a CUDA block.
@@ -47,7 +42,7 @@ pub fn emit(plan: &RowsProduct<'_>, function: &str) -> String {
 }};
 
 {kernel}",
-        across = warps_across(tokens),
+        across = tokens.div_ceil(WARP_TOKENS),
         kernel = product_kernel(threads, function, &body),
     )
 }

@@ -51,7 +51,7 @@ impl<'a> RowsProduct<'a> {
             Skeleton::Warpgroups(division) => (tokens, division::ROWS, threads, division.shared_bytes()),
             Skeleton::Fp4(fp4) => {
                 let tokens = tokens.max(32);
-                let rows = fp4::rows(threads, tokens);
+                let rows = halves::rows(threads, tokens);
                 (tokens, rows, threads, fp4::shared_bytes(fp4, rows, tokens))
             }
         };
