@@ -90,31 +90,31 @@ impl Dot {
         tokens: u32,
         pairs_in_i16: i64,
     ) -> Dot {
-        let tiles_of_a_unit = |row: u32| if plan.unit == 0 { row } else { plan.tiles_of_unit(read.tile.k) };
+        let k_group_tiles = |row: u32| if plan.k_group == 0 { row } else { plan.k_group_tiles(read.tile.k) };
         let fields = i64::from(read.tile_fields());
         if primitives.direct {
-            // A shift of each field is saved for a shift and an addition of its sum: lost again where a unit has only a few tiles
+            // A shift of each field is saved for a shift and an addition of its sum: lost again where a K group has only a few tiles
             // before its sums are shifted. With a shift of bytes the lowest field and the topmost cost one instruction in place or
             // not.
             let few = if primitives.byte_shift { 2 } else { 1 };
-            let saves = read.fields > few && tiles_of_a_unit(u32::MAX) > 2;
+            let saves = read.fields > few && k_group_tiles(u32::MAX) > 2;
             Dot::Direct { shift_free: tokens == 1 && saves && read.are_operands() }
         } else if pairs_in_i16 == 0 {
-            let whole = plan.unit == WORDS_K && plan.unit.is_multiple_of(read.tile.k);
-            let products = i64::from(plan.unit / 4 * primitives.paired) * SPLIT_ACTIVATION;
+            let whole = plan.k_group == WORDS_K && plan.k_group.is_multiple_of(read.tile.k);
+            let products = i64::from(plan.k_group / 4 * primitives.paired) * SPLIT_ACTIVATION;
             let exact = products * i64::from(read.operand_max) <= i16::MAX.into();
             if primitives.splits && tokens == 1 && whole && exact { Dot::Split } else { Dot::Wide }
         } else if pairs_in_i16 < fields {
             Dot::PairsWithin { fields: pairs_in_i16 as u32 }
         } else {
-            // Beyond the tiles of a unit there is nothing to postpone.
-            Dot::Pairs { tiles: (pairs_in_i16 / fields).min(tiles_of_a_unit(64).into()) as u32 }
+            // Beyond the tiles of a K group there is nothing to postpone.
+            Dot::Pairs { tiles: (pairs_in_i16 / fields).min(k_group_tiles(64).into()) as u32 }
         }
     }
 
-    /// Whether sums in i16 take all of a unit of the codes that `read` holds, and are widened at its end.
+    /// Whether sums in i16 take all of a K group of the codes that `read` holds, and are widened at its end.
     pub(crate) fn widens_once(self, plan: &FormatPlan<'_>, read: &PackPlan<'_>) -> bool {
-        matches!(self, Dot::Pairs { tiles } if plan.unit != 0 && tiles >= plan.tiles_of_unit(read.tile.k))
+        matches!(self, Dot::Pairs { tiles } if plan.k_group != 0 && tiles >= plan.k_group_tiles(read.tile.k))
     }
 }
 
@@ -143,7 +143,7 @@ impl Scaled {
         wide: bool,
     ) -> Option<Scaled> {
         let (least, most) = superblock.products((plan.min(), plan.max()));
-        let k = u64::from(plan.unit * superblock.runs);
+        let k = u64::from(plan.k_group * superblock.runs);
         let exact = |largest: i64| 128 * k * largest.unsigned_abs() <= i32::MAX as u64;
         let byte = u8::MAX.into();
         let halved = most - least > byte && superblock.products_are_odd(&plan.values);
@@ -153,7 +153,7 @@ impl Scaled {
             return Some(Scaled::Bytes { zero: zero as i32, halved });
         }
         let fits = |product: i64| i16::try_from(product).is_ok() && exact(product);
-        let words = wide && primitives.words && plan.unit.is_multiple_of(WORDS_K);
+        let words = wide && primitives.words && plan.k_group.is_multiple_of(WORDS_K);
         (words && fits(least) && fits(most)).then_some(Scaled::Words)
     }
 }
@@ -189,9 +189,9 @@ impl<'a> Staged<'a> {
         wide: bool,
         signs: bool,
     ) -> Option<Staged<'a>> {
-        let step = match plan.unit {
+        let step = match plan.k_group {
             0 => pack.tile.k,
-            unit => unit * plan.runs(),
+            k_group => k_group * plan.runs(),
         };
         let scaled =
             plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide && !signs));
@@ -213,13 +213,13 @@ impl<'a> Staged<'a> {
         let mut operands = pack.operands(plan, primitives.direct || words, bytes || integers)?;
         // A tile for each run, whose sums need no registers beside those that they are widened into before it ends. With the signs of
         // activations there are none in i16, and loops over smaller tiles are faster.
-        if integers && !signs && plan.unit <= WORDS_K {
-            operands = operands.in_tiles_of(plan.unit);
+        if integers && !signs && plan.k_group <= WORDS_K {
+            operands = operands.in_tiles_of(plan.k_group);
         }
         let halved = integers
             && !signs
             && pack.even_operands()
-            && steps_in_i16(0, pack.operand_max.into(), primitives.paired.into()) < (plan.unit / 4).into();
+            && steps_in_i16(0, pack.operand_max.into(), primitives.paired.into()) < (plan.k_group / 4).into();
         if halved {
             operands.operand_max /= 2;
         }
@@ -376,9 +376,9 @@ impl<'a> MatmulPlan<'a> {
 
     /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows.
     pub fn widens_runs(&self) -> bool {
-        let unit = self.format.unit;
-        let whole = unit.is_multiple_of(WORDS_K) && unit.is_multiple_of(self.pack.tile.k);
-        self.dot == Dot::Wide && unit != 0 && whole
+        let k_group = self.format.k_group;
+        let whole = k_group.is_multiple_of(WORDS_K) && k_group.is_multiple_of(self.pack.tile.k);
+        self.dot == Dot::Wide && k_group != 0 && whole
     }
 
     /// Whether the sums of activations of the runs of a super-block are put side by side two by two, once for all rows of a tile.
@@ -430,7 +430,7 @@ impl<'a> MatmulPlan<'a> {
             }
         };
         let dot = if self.widens_by_integers() { format!("{dot}, times integers of runs") } else { dot };
-        let unit = self.format.extent();
+        let extent = self.format.extent();
         let decode = match (&self.pack.table, self.pack.fields) {
             (None, _) if self.pack.trits() && matches!(self.dot, Dot::Direct { shift_free: true }) => {
                 "byte permutes and mask"
@@ -461,7 +461,7 @@ impl<'a> MatmulPlan<'a> {
         };
         let k = up_to(self.k_max);
         format!(
-            "{} rows x {} tokens; {} of {}; decode: {decode}; {dot}; {unit}{k}",
+            "{} rows x {} tokens; {} of {}; decode: {decode}; {dot}; {extent}{k}",
             self.vectors * self.primitives.lanes,
             self.tokens,
             self.pack.packing.name,
@@ -505,7 +505,7 @@ fn in_registers(
 /// Tiles that put sixteen k of a row side by side, or else eight: as far as runs are whole steps.
 fn tiles_of_a_step(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> u32 {
     // How many tiles a whole row has is known only when it is packed.
-    let run = if plan.unit == 0 { 1 } else { plan.tiles_of_unit(pack.tile.k) };
+    let run = if plan.k_group == 0 { 1 } else { plan.k_group_tiles(pack.tile.k) };
     let whole = |k: u32| (k / pack.tile.k).max(1);
     [whole(16), whole(8)].into_iter().find(|&tiles| run.is_multiple_of(tiles)).unwrap_or(1)
 }
@@ -522,9 +522,9 @@ fn pairs_save(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, step: u32, vectors: u3
         true => vectors * 2 * operands,
         false => vectors * 2 * step.div_ceil(2),
     } + tokens / 2 * operands;
-    let (steps, apart) = match plan.unit {
+    let (steps, apart) = match plan.k_group {
         0 => (1, 0),
-        _ => (plan.tiles_of_unit(k), vectors * tokens + tokens),
+        _ => (plan.k_group_tiles(k), vectors * tokens + tokens),
     };
     steps * saved > steps * together + apart
 }
@@ -541,7 +541,7 @@ fn sums_of_a_vector(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u32
         Dot::Pairs { .. } if dot.widens_once(plan, pack) => 2,
         Dot::Pairs { .. } => 3,
     };
-    let floats = if plan.unit == 0 { 0 } else { 1 };
+    let floats = if plan.k_group == 0 { 0 } else { 1 };
     integers + floats
 }
 
@@ -569,7 +569,7 @@ pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u
 
 /// The largest k for which the scalar reference's i32 sums are exact.
 pub fn scalar_k_max(plan: &FormatPlan<'_>) -> u64 {
-    if plan.unit != 0 {
+    if plan.k_group != 0 {
         return u64::MAX;
     }
     exact_over(128 * plan.largest().max(1), 0)

@@ -89,7 +89,7 @@ fn wide_operands_are_widened_only_where_needed() {
             (Isa::Avx2, Dot::Split) => {
                 assert!(!fits && plan.tokens == 1, "{}", plan.describe());
                 // Halves of activations are from -8 to 8.
-                let of_a_run = 2 * 8 * i64::from(plan.pack.operand_max) * i64::from(plan.format.unit / 4);
+                let of_a_run = 2 * 8 * i64::from(plan.pack.operand_max) * i64::from(plan.format.k_group / 4);
                 assert!(of_a_run < 1 << 15, "{}", plan.describe());
             }
             (_, Dot::Pairs { .. } | Dot::PairsWithin { .. }) => assert!(fits, "{}", plan.describe()),
@@ -111,10 +111,10 @@ fn tokens_in_pairs_fill_their_instruction() {
         }
         paired.insert(plan.format.format.name.clone(), plan.pairs);
         let (tiles, k) = (plan.step, plan.pack.tile.k);
-        if plan.format.unit == 0 {
+        if plan.format.k_group == 0 {
             assert_eq!(tiles, 1, "how many tiles a whole row has is not known");
         } else {
-            assert!(plan.format.unit.div_ceil(k).is_multiple_of(tiles), "{}", plan.describe());
+            assert!(plan.format.k_group.div_ceil(k).is_multiple_of(tiles), "{}", plan.describe());
         }
         if plan.pairs {
             assert_eq!(isa, Isa::Neon);
@@ -142,7 +142,7 @@ fn sums_fit_the_registers() {
             let plan = MatmulPlan::new(&format, packing, variant).expect("plans");
             let listed = variant.rows / plan.primitives.lanes * variant.tokens;
             // Whatever else is kept: one integer sum, and an f32 sum where units are scaled one by one.
-            let least = if format.unit == 0 { 1 } else { 2 };
+            let least = if format.k_group == 0 { 1 } else { 2 };
             assert!(plan.vectors * plan.tokens * least <= 20, "{}", plan.describe());
             assert!(plan.vectors * plan.tokens * 4 >= listed, "{}", plan.describe());
             halved += usize::from(plan.vectors * plan.tokens < listed);
@@ -156,7 +156,7 @@ fn sums_fit_the_registers() {
 fn whole_rows_stay_within_thirty_two_bits() {
     let mut seen = 0;
     each(|plan, _| {
-        if plan.format.unit != 0 {
+        if plan.format.k_group != 0 {
             return;
         }
         seen += 1;
@@ -180,7 +180,7 @@ fn the_reference_is_exact_where_it_says() {
     let set = set();
     for format in &set.formats {
         let plan = FormatPlan::new(format, &set.activations[format.activations]);
-        if plan.unit == 0 {
+        if plan.k_group == 0 {
             let worst = u64::from(plan.min().unsigned_abs().max(plan.max().unsigned_abs()));
             assert!(worst * 128 * scalar_k_max(&plan) < 1 << 31);
             assert!(scalar_k_max(&plan) >= 131_072, "{}", format.name);
@@ -195,7 +195,7 @@ fn integers_of_runs_are_found() {
     let runs = |name: &str| {
         let format = shipped_format(&set, name);
         let plan = FormatPlan::new(format, &set.activations[format.activations]);
-        (plan.runs(), plan.unit)
+        (plan.runs(), plan.k_group)
     };
     for name in ["q4_k", "q5_k", "iq4_xs", "iq3_s", "iq3_xxs", "iq2_xxs", "iq1_s"] {
         assert_eq!(runs(name), (8, 32), "{name}");
@@ -218,7 +218,7 @@ fn superblocks_stay_within_thirty_two_bits() {
         let plan = FormatPlan::new(format, &set.activations[format.activations]);
         let Some(superblock) = &plan.superblock else { continue };
         seen += 1;
-        let elements = i64::from(superblock.runs * plan.unit);
+        let elements = i64::from(superblock.runs * plan.k_group);
         let largest = |field: usize| {
             let field = &format.fields[field];
             let numbers = match field.ty {
@@ -236,7 +236,7 @@ fn superblocks_stay_within_thirty_two_bits() {
         assert!(scale <= 128 && elements * 128 * weight * scale < 1 << 31, "{}", format.name);
         if let Some(min) = &superblock.min {
             assert!(largest(min.integer).expect("two") * elements * 128 < 1 << 31, "{}", format.name);
-            assert!(i64::from(plan.unit) * 128 < 1 << 15, "{}: sums go through sixteen bits", format.name);
+            assert!(i64::from(plan.k_group) * 128 < 1 << 15, "{}: sums go through sixteen bits", format.name);
         }
     }
     assert!(seen >= 12, "{seen}");
@@ -303,7 +303,7 @@ fn runs_are_what_all_factors_share() {
             field.count = count;
         }
         let plan = FormatPlan::new(&format, row);
-        assert_eq!((plan.run(), plan.unit), (run, run), "{elements} by {scales} and {mins}");
+        assert_eq!((plan.run(), plan.k_group), (run, run), "{elements} by {scales} and {mins}");
         assert_eq!(plan.groups * run, elements);
     }
 }
@@ -464,10 +464,14 @@ fn worst_sums(plan: &LookupPlan<'_>) {
         Some(blocks) => assert!(merged * i64::from(blocks) <= i64::from(i16::MAX), "{}", plan.describe()),
         None => {
             let weight = i64::from(plan.format.min().abs().max(plan.format.max().abs()));
-            assert!(weight * 128 * i64::from(plan.format.unit) <= i64::from(i16::MAX), "{}", plan.describe());
+            assert!(
+                weight * 128 * i64::from(plan.format.k_group) <= i64::from(i16::MAX),
+                "{}",
+                plan.describe()
+            );
         }
     }
-    if plan.format.unit == 0 {
+    if plan.format.k_group == 0 {
         let per_code = 2 * bias * step / codes + 128 * i64::from(plan.format.min().abs());
         let k = plan.k_max as i64 + i64::from(plan.pack.multiple);
         assert!(per_code * k <= i64::from(i32::MAX), "{}", plan.describe());

@@ -5,7 +5,7 @@
 //! order of k, as everywhere.
 
 use super::function::{self, Function, imports};
-use super::lookup_sums::{TileText, by_unit, whole_row};
+use super::lookup_sums::{TileText, by_k_group, whole_row};
 use super::matmul::{entry, epilogue, format_words, through_rows};
 use crate::plan::{LookupPlan, enabled};
 use crate::text::{joined, when};
@@ -20,7 +20,7 @@ pub fn shape_name(plan: &LookupPlan<'_>) -> String {
     name
 }
 
-/// What is made at once: the tables of runs, which are units, or blocks of a row that is one unit.
+/// What is made at once: the tables of runs, which are K groups, or blocks of a row that is one.
 struct Runs {
     /// What a run is, and its tiles.
     word: &'static str,
@@ -33,9 +33,9 @@ struct Runs {
 
 impl Runs {
     fn of(plan: &LookupPlan<'_>) -> Runs {
-        let (word, tiles, count) = match plan.format.unit {
+        let (word, tiles, count) = match plan.format.k_group {
             0 => ("block", plan.block, format!("a.k.div_ceil({})", plan.pack.multiple)),
-            _ => ("unit", plan.unit_tiles(), "a.units".to_string()),
+            _ => ("unit", plan.k_group_tiles(), "a.units".to_string()),
         };
         Runs { word, tiles, count, whole: plan.format.runs() }
     }
@@ -189,7 +189,8 @@ fn access(features: &str) -> String {
 
 /// `tile`: the sums of some rows over the tables in hand.
 fn tile(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
-    let TileText { sums, waits, last } = if plan.format.unit == 0 { whole_row(plan) } else { by_unit(plan) };
+    let TileText { sums, waits, last } =
+        if plan.format.k_group == 0 { whole_row(plan) } else { by_k_group(plan) };
     let Runs { word: run, count: runs, .. } = runs;
     let function = Function {
         doc: &format!(

@@ -90,7 +90,7 @@ fn load(place: &str, function: &str) -> String {
     )
 }
 
-/// Where a row is one unit.
+/// Where a row is one K group.
 pub(super) fn whole_row(plan: &LookupPlan<'_>) -> TileText {
     let most = plan.blocks_in_i16.unwrap_or(1);
     let sums = format!(
@@ -116,14 +116,14 @@ fn x_sum(plan: &LookupPlan<'_>, place: &str) -> String {
     if plan.format.min() == 0 { "0".to_string() } else { format!("*{place} * a.min") }
 }
 
-/// Where units have scales.
-pub(super) fn by_unit(plan: &LookupPlan<'_>) -> TileText {
+/// Where K groups have scales.
+pub(super) fn by_k_group(plan: &LookupPlan<'_>) -> TileText {
     let format = plan.format;
-    let tiles = plan.unit_tiles();
+    let tiles = plan.k_group_tiles();
     let blocks = tiles / plan.block;
     let TermText { declare, per_unit, add, after } = match &format.superblock {
         Some(superblock) => terms_of_runs(plan, superblock),
-        None => terms_of_units(plan),
+        None => terms_of_k_groups(plan),
     };
     let correction = format!(
         "{} - {}",
@@ -190,7 +190,7 @@ struct TermText {
 }
 
 /// Each run has an f32.
-fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
+fn terms_of_k_groups(plan: &LookupPlan<'_>) -> TermText {
     let format = plan.format;
     let rows = plan.pack.packing.rows;
     let types = plan.pack.terms;
@@ -199,7 +199,7 @@ fn terms_of_units(plan: &LookupPlan<'_>) -> TermText {
     if format.offset {
         per_unit.push_str("let x_sum = simd::splat_f32(*a.x_sums.add(token * a.units + unit) as f32);\n");
     }
-    per_unit.push_str(&terms::x_scale(format, "token", "unit", format.unit));
+    per_unit.push_str(&terms::x_scale(format, "token", "unit", format.k_group));
     let add = terms::add(format, "y[i][q]", "sum", format.offset.then(|| f32("x_sum")), |term| {
         terms::load(types, term, &format!("{scale} * {rows} + q * LANES"))
     });
@@ -270,7 +270,7 @@ fn terms_of_runs(plan: &LookupPlan<'_>, superblock: &SuperBlock) -> TermText {
     if has_min {
         last.push_str("lows[i][q] = simd::zero();\n");
     }
-    let x_scale = terms::x_scale(format, "token", "unit", format.unit);
+    let x_scale = terms::x_scale(format, "token", "unit", format.k_group);
     let after =
         format!("if run == {} {{ {x_scale} for i in 0..V {{ for q in 0..4 {{ {last} }} }} }}\n", runs - 1);
     TermText { declare, per_unit, add, after }

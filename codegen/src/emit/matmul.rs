@@ -66,9 +66,9 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
 /// What a loop's name says of the formats it serves, whatever multiplies: runs, activations, terms. `centred`: its text
 /// takes a smallest value into account.
 pub(crate) fn format_words(format: &FormatPlan<'_>, centred: bool) -> String {
-    let mut words = match format.unit {
+    let mut words = match format.k_group {
         0 => "_rows".to_string(),
-        unit => format!("_by{unit}"),
+        k_group => format!("_by{k_group}"),
     };
     if format.runs() > 1 {
         let _ = write!(words, "x{}", format.runs());
@@ -112,10 +112,10 @@ pub fn emit(plan: &MatmulPlan<'_>) -> String {
     if plan.dot == Dot::Split && plan.format.superblock.is_none() {
         out += &constants(&[("SPLIT_RUNS", &SPLIT_RUNS, "Runs whose activations are split together.")]);
     }
-    let sums = match (plan.format.unit, &plan.format.superblock) {
+    let sums = match (plan.format.k_group, &plan.format.superblock) {
         (0, _) => whole_row(plan),
         (_, Some(superblock)) => superblocks::by_superblock(plan, superblock, &Extent::ROW),
-        (_, None) => runs::by_unit(plan, &Extent::ROW),
+        (_, None) => runs::by_k_group(plan, &Extent::ROW),
     };
     let tile = Function {
         doc: "`V` vectors of rows from `row` by `T` tokens from `token`.",

@@ -192,7 +192,7 @@ pub(super) fn place(plan: &MatmulPlan<'_>, field: u32) -> Option<u32> {
 }
 
 /// Statements that take the fields of the loaded tile one after the other, so that few of them are held at once, and
-/// multiply each with the activations at element `k` of each unit or row. `step` writes the one for a field, given the
+/// multiply each with the activations at element `k` of each K group or row. `step` writes the one for a field, given the
 /// primitive that multiplies; `x` holds the activations in it.
 pub(super) fn multiply_fields(plan: &MatmulPlan<'_>, step: impl Fn(u32, &str) -> String) -> String {
     let mut out = String::new();
@@ -275,12 +275,12 @@ pub(super) fn multiply_words(plan: &MatmulPlan<'_>) -> String {
 /// `room` runs. Nothing where activations are not split.
 pub(super) fn split(plan: &MatmulPlan<'_>, room: &str, first: &str, count: &str) -> String {
     when(plan.dot == Dot::Split, || {
-        let unit = plan.format.unit;
+        let run = plan.format.k_group;
         format!(
             "// Activations as 16 * upper + lower, for a whole while ahead of the loads that broadcast them.
-             let mut halves = [[[[0; {unit}]; 2]; T]; {room}];
+             let mut halves = [[[[0; {run}]; 2]; T]; {room}];
              for run in 0..{count} {{
-                 for t in 0..T {{ halves[run][t] = simd::split(x[t].add(({first} + run) * {unit})); }}
+                 for t in 0..T {{ halves[run][t] = simd::split(x[t].add(({first} + run) * {run})); }}
              }}
              let halves = std::hint::black_box(&halves);\n"
         )

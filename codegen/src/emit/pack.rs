@@ -166,7 +166,7 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         (spacing, None) => format!("(i32::from(code) << {spacing})"),
         (spacing, Some(shifted)) => {
             let (runs, rows) = (plan.runs(), pack.packing.rows);
-            let elements = plan.unit * runs;
+            let elements = plan.k_group * runs;
             format!(
                 "{{
                      let words = k / {elements} * {words};
@@ -195,7 +195,7 @@ fn decode(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
 /// The place of the term of element `k` of a row, for formats with one for each sum or for some of them.
 fn place_of_term(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
     let rows = pack.packing.rows;
-    format!("(k / {}) * {rows} + row", plan.unit * pack.terms.span)
+    format!("(k / {}) * {rows} + row", plan.k_group * pack.terms.span)
 }
 
 /// Statements that write the scales of a block, and its minima.
@@ -230,7 +230,7 @@ fn write_terms(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
              // SAFETY: the caller answers for room for one value a scale and row.
              unsafe {{ {scales}; {mins} }}
          }}",
-        run = plan.unit * pack.terms.span,
+        run = plan.k_group * pack.terms.span,
         scales = write(Term::Scale, "scale[run]"),
     )
 }
@@ -283,7 +283,7 @@ fn value_of_parts(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, packed: &str) -> S
         let shared = terms::read_factor(pack.terms, term, &format!("{name}.add(words)"), "row");
         format!("{shared} * {integer}")
     };
-    let unit = format!("(k / {})", plan.unit);
+    let unit = format!("(k / {})", plan.k_group);
     let rest = when(plan.offset, || {
         format!(
             "let words = {unit} / {runs} * {words};
@@ -445,6 +445,6 @@ fn whole_words(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<u32> {
     let apart = (0..pack.packing.rows).all(|r| row(r) % word == 0 && row(r) == r * row(1));
     let together = (0..tile.k).all(|k| pack.bit(0, k) + pack.bits() <= word);
     let blocks = plan.format.elements.is_multiple_of(tile.k);
-    let units = plan.unit == 0 || plan.unit.is_multiple_of(pack.multiple);
-    ([8, 16, 32, 64].contains(&word) && apart && together && blocks && units).then_some(word)
+    let whole = plan.k_group == 0 || plan.k_group.is_multiple_of(pack.multiple);
+    ([8, 16, 32, 64].contains(&word) && apart && together && blocks && whole).then_some(word)
 }

@@ -20,9 +20,9 @@ pub(super) struct Packer {
 
 /// The place of element `k` of a row where sums are padded to what the packing's tiles take.
 pub(super) fn packed_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
-    let unit = plan.unit;
-    match unit.next_multiple_of(pack.multiple.max(1)) {
-        padded if unit == 0 || padded == unit => "k".to_string(),
-        padded => format!("k / {unit} * {padded} + k % {unit}"),
+    let run = plan.k_group;
+    match run.next_multiple_of(pack.multiple.max(1)) {
+        padded if run == 0 || padded == run => "k".to_string(),
+        padded => format!("k / {run} * {padded} + k % {run}"),
     }
 }

@@ -88,7 +88,7 @@ fn over_panels(
 fn code(plan: &FormatPlan<'_>, function: &str, packing: &str, multiple: u32) -> String {
     format!(
         "Code::Matmul {{ run: {function}, packing: {packing}, unit: Unit {{ elements: {}, multiple: {multiple} }} }}",
-        plan.unit
+        plan.k_group
     )
 }
 

@@ -62,7 +62,7 @@ pub(super) fn start(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Where the scales and minima of runs begin, of the rows of `V` vectors.
-pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
+pub(super) fn terms_of_k_groups(plan: &MatmulPlan<'_>) -> String {
     let (format, pack) = (plan.format, &plan.pack);
     let terms = &pack.terms.of_a_row();
     let mut pointers = String::new();
@@ -86,11 +86,10 @@ pub(super) fn terms_of_units(plan: &MatmulPlan<'_>) -> String {
 }
 
 /// Runs with an f32 each: their sums, scaled.
-pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
+pub(super) fn by_k_group(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let format = plan.format;
-    let unit = format.unit;
     let pack = &plan.pack;
-    let tiles = format.tiles_of_unit(pack.tile.k);
+    let tiles = format.k_group_tiles(pack.tile.k);
     let rows = pack.packing.rows;
     let mut sums = start(plan);
     let at = format!("{} * {tiles}", extent.counted("unit"));
@@ -99,12 +98,12 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
     }
-    per_token.push_str(&terms::x_scale(format, "(token + t)", "unit", unit));
+    per_token.push_str(&terms::x_scale(format, "(token + t)", "unit", format.k_group));
     let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
     let per_vector = terms::add(format, "y[t][i]", "dot[t][i]", x_sum, |term| {
         terms::load(pack.terms, term, &format!("{} * {rows}", pack.terms.of_unit("unit")))
     });
-    let [pointers, ahead] = prefetch_of_units(plan);
+    let [pointers, ahead] = prefetch_of_k_groups(plan);
     sums.push_str(&ahead);
     let (begin, units, of_run, end) = match plan.dot {
         Dot::Split => (
@@ -135,13 +134,13 @@ pub(super) fn by_unit(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
              }}
          }}
          {end}\n",
-        terms = terms_of_units(plan),
+        terms = terms_of_k_groups(plan),
         y = extent.y,
     )
 }
 
 /// What is bound in front of the loop over runs, and the statements that prefetch the terms of a later run.
-fn prefetch_of_units(plan: &MatmulPlan<'_>) -> [String; 2] {
+fn prefetch_of_k_groups(plan: &MatmulPlan<'_>) -> [String; 2] {
     let (format, pack) = (plan.format, &plan.pack);
     let Some(prefetch) = plan.prefetch.filter(|_| format.has_scales()) else { return Default::default() };
     let (rows, terms) = (pack.packing.rows, pack.terms.of_a_row());

@@ -9,10 +9,10 @@ use std::fmt::Write;
 
 /// The scalar matmul: the reference, straight from the format's own rows.
 pub fn matmul_scalar(plan: &FormatPlan<'_>) -> String {
-    let [declare, accumulate, result] = match (&plan.superblock, plan.unit) {
+    let [declare, accumulate, result] = match (&plan.superblock, plan.k_group) {
         (Some(superblock), _) => by_superblock(plan, superblock),
         (None, 0) => whole_row(),
-        (None, unit) => by_unit(plan, unit),
+        (None, k_group) => by_k_group(plan, k_group),
     };
     let epilogue = epilogue_scalar(plan);
     format!(
@@ -67,8 +67,8 @@ fn of_floats(accumulate: String) -> [String; 3] {
     ["let mut sums = [0f32; TOKENS];".to_string(), accumulate, "let y = sums[token];".to_string()]
 }
 
-/// The same where runs of `unit` elements have an f32.
-fn by_unit(plan: &FormatPlan<'_>, unit: u32) -> [String; 3] {
+/// The same where runs of `k_group` elements have an f32.
+fn by_k_group(plan: &FormatPlan<'_>, k_group: u32) -> [String; 3] {
     let x_scale = x_scale(plan);
     let scaled = lower::scaled(plan, f32("scale[run]"), f32("x_scale"), i32("sum"));
     let scaled = format!("*y += {};", rust::expr(&scaled));
@@ -85,13 +85,13 @@ fn by_unit(plan: &FormatPlan<'_>, unit: u32) -> [String; 3] {
     let run = if plan.has_scales() { "let run = start / RUN;" } else { "" };
     of_floats(format!(
         "{terms}
-         for start in (0..ELEMENTS).step_by({unit}) {{
+         for start in (0..ELEMENTS).step_by({k_group}) {{
              {run}
              let k = index * ELEMENTS + start;
              for (token, y) in sums[..tokens].iter_mut().enumerate() {{
                  // SAFETY: the caller answers for `m` rows of activations.
-                 let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {unit}) }};
-                 let sum: i32 = values[start..][..{unit}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
+                 let x = unsafe {{ std::slice::from_raw_parts(a.x.add((first + token) * a.x_stride + k), {k_group}) }};
+                 let sum: i32 = values[start..][..{k_group}].iter().zip(x).map(|(&v, &x)| i32::from(v) * i32::from(x)).sum();
                  {x_scale}
                  {scaled}
                  {offset}
@@ -110,7 +110,7 @@ fn x_scale(plan: &FormatPlan<'_>) -> String {
     })
 }
 
-/// As [`by_unit`], where runs have integers.
+/// As [`by_k_group`], where runs have integers.
 fn by_superblock(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> [String; 3] {
     let (terms, low, has_min) = if superblock.min.is_some() {
         (

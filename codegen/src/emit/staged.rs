@@ -325,7 +325,7 @@ fn stage_runs(
 
 /// The function that multiplies a part with some tokens.
 fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
-    let float = plan.format.unit != 0;
+    let float = plan.format.k_group != 0;
     let extent = Extent {
         first: Some("part.first"),
         last: "part.last",
@@ -334,7 +334,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
         halved: staged.halved,
     };
     let (vector, name) = if float { ("F", "y") } else { ("I", "dot") };
-    let sums = match (plan.format.unit, &plan.format.superblock) {
+    let sums = match (plan.format.k_group, &plan.format.superblock) {
         (0, _) => format!(
             "{}
              if part.first > 0 {{
@@ -347,7 +347,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
             None => superblocks::by_superblock(plan, superblock, &extent),
             Some(scaled) => superblocks::by_products(plan, superblock, &extent, scaled),
         },
-        (_, None) => runs::by_unit(plan, &extent),
+        (_, None) => runs::by_k_group(plan, &extent),
     };
     let function = Function {
         doc: "`V` vectors of rows from `row` by `T` tokens from `token`, whose sums wait at token `at` of the buffer.",
@@ -384,7 +384,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
 /// are staged, and after all parts.
 pub(super) fn panel(plan: &MatmulPlan<'_>, features: &str, [before, body, after]: [&str; 3]) -> String {
     let tokens = plan.tokens;
-    let steps = match (plan.format.unit, plan.format.runs()) {
+    let steps = match (plan.format.k_group, plan.format.runs()) {
         (0, _) => format!("a.stride / {}", plan.pack.tile.bytes),
         (_, 1) => "a.units".to_string(),
         (_, runs) => format!("a.units / {runs}"),

@@ -78,7 +78,7 @@ fn sums_by_token(plan: &MatmulPlan<'_>, over: Over<'_>, start: bool, widened: Wi
              {words}
              {tiles}",
             begin = begin("dot"),
-            words = words(&(plan.format.unit / 4).to_string(), &format!("{} * TILE_K", over.first())),
+            words = words(&(plan.format.k_group / 4).to_string(), &format!("{} * TILE_K", over.first())),
             tiles = each_tile(plan, 1, over, |turn| format!(
                 "let (at, four) = (tile * TILE, {turn} * {});
                  {load} {}",

@@ -14,7 +14,7 @@ use crate::text::when;
 
 /// Runs with integers: their sums times those, added up over a super-block, and scaled once.
 pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, extent: &Extent) -> String {
-    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
+    let tiles = plan.format.k_group_tiles(plan.pack.tile.k);
     let has_min = superblock.min.is_some();
     let first = match extent.first {
         None => format!("unit * {tiles}"),
@@ -239,7 +239,7 @@ pub(super) fn by_products(
             (String::new(), sums_of_bytes(plan, superblock, extent, zero, halved))
         }
         Scaled::Words => (
-            format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.unit / 4),
+            format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.k_group / 4),
             sums_of_words(extent),
         ),
     };
@@ -265,7 +265,7 @@ fn sums_of_bytes(
     zero: i32,
     halved: bool,
 ) -> String {
-    let tiles = plan.format.unit * superblock.runs / plan.pack.tile.k;
+    let tiles = plan.format.k_group * superblock.runs / plan.pack.tile.k;
     let start = when(zero != 0, || {
         format!(
             "let mut start = [simd::zero(); T];
@@ -331,7 +331,7 @@ fn scaled_sums(plan: &MatmulPlan<'_>, superblock: &SuperBlock, sum: &str) -> Str
              for i in 0..V {{ {add} }}
          }}\n",
         lows = when(has_min, || sums_of_minima(plan)),
-        x_scale = terms::x_scale(format, "(token + t)", "block", format.unit * superblock.runs),
+        x_scale = terms::x_scale(format, "(token + t)", "block", format.k_group * superblock.runs),
     )
 }
 

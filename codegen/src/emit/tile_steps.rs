@@ -87,7 +87,7 @@ fn multiply(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     };
     let Scaling { step, terms, of_token, of_sum } = match &plan.format.superblock {
         Some(superblock) => by_superblock(plan, tiles, superblock),
-        None => by_unit(plan, tiles),
+        None => by_k_group(plan, tiles),
     };
     let body = format!(
         "let Some(Step {{ step: {step}, token, count, at, sums, .. }}) = done else {{
@@ -188,11 +188,11 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
 }
 
 /// Runs with an f32 each.
-fn by_unit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> Scaling {
+fn by_k_group(plan: &MatmulPlan<'_>, tiles: &Tiles) -> Scaling {
     let (format, types) = (plan.format, plan.pack.terms);
     let rows = plan.pack.packing.rows;
     let place = format!("{} * {rows}", types.of_unit("unit"));
-    let mut terms = runs::terms_of_units(plan);
+    let mut terms = runs::terms_of_k_groups(plan);
     for term in format.terms() {
         let _ = writeln!(
             terms,

@@ -64,7 +64,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
          {matmul}",
         imports = imports(&["amx"], plan.primitives.module),
         trits = trit_tables(plan),
-        tile = if plan.format.unit == 0 {
+        tile = if plan.format.k_group == 0 {
             tile(plan, tiles, &features)
         } else {
             tile_steps::functions(plan, tiles, &features)
@@ -224,7 +224,7 @@ fn panel(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          } else {
              tile::<V, 1>(a, part, row, token, token - begin, count);
          }";
-    let (begin, multiply, end) = match plan.format.unit {
+    let (begin, multiply, end) = match plan.format.k_group {
         0 => ("", whole_rows, ""),
         _ => (tile_steps::BEGIN, tile_steps::MULTIPLY, tile_steps::END),
     };

@@ -23,9 +23,9 @@ pub(super) fn packer(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, row_bit: &str) 
          }}",
         store("&staged")
     );
-    // Without units no tile ends before the row does.
+    // Without K groups no tile ends before the row does.
     let (after_run, end) =
-        if plan.unit == 0 { (String::new(), last) } else { (format!("{last}\nheld = 0;"), String::new()) };
+        if plan.k_group == 0 { (String::new(), last) } else { (format!("{last}\nheld = 0;"), String::new()) };
     Packer {
         items: format!(
             "/// The byte for five trits of packing `{name}`, numbered with the first as the least significant digit.

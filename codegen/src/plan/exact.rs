@@ -14,9 +14,9 @@ pub(crate) fn exact_over(each: u64, padding: u32) -> u64 {
 /// # Errors
 /// A run has more.
 pub(crate) fn longest_row(plan: &FormatPlan<'_>, k_max: u64, variant: &Origin) -> Result<u64, Error> {
-    match plan.unit {
+    match plan.k_group {
         0 => Ok(k_max),
-        unit if u64::from(unit) > k_max => Err(Error::overflow(plan.format, unit, variant)),
+        k_group if u64::from(k_group) > k_max => Err(Error::overflow(plan.format, k_group, variant)),
         _ => Ok(u64::MAX),
     }
 }

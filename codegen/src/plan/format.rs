@@ -26,8 +26,8 @@ pub struct FormatPlan<'a> {
     pub block_scale: Vec<usize>,
     /// The weight has an added or subtracted term.
     pub offset: bool,
-    /// Elements of an integer run for matmul; 0: the whole row.
-    pub unit: u32,
+    /// Elements of a K group, whose products are summed in integers; 0: the whole row.
+    pub k_group: u32,
     /// Runs whose integer sums are added up before they are scaled, where scales are integers times a shared number.
     pub superblock: Option<SuperBlock>,
 }
@@ -75,7 +75,7 @@ impl<'a> FormatPlan<'a> {
         let groups = counts.fold(1, |all, count| lcm(all.into(), count.into()) as u32);
         let offset = !format.value.add.is_empty() || !format.value.subtract.is_empty();
         let run = format.elements / groups;
-        let unit = match (format.scales_stand_outside(), activations.block) {
+        let k_group = match (format.scales_stand_outside(), activations.block) {
             (true, None) => 0,
             (false, None) => run,
             (true, Some(block)) => block.min(format.elements),
@@ -94,7 +94,7 @@ impl<'a> FormatPlan<'a> {
             groups,
             block_scale,
             offset,
-            unit,
+            k_group,
         }
     }
 
@@ -113,9 +113,9 @@ impl<'a> FormatPlan<'a> {
         self.min().unsigned_abs().max(self.max().unsigned_abs()).into()
     }
 
-    /// Tiles of so many `k` that a unit takes; 0 where the whole row is one.
-    pub(crate) fn tiles_of_unit(&self, k: u32) -> u32 {
-        self.unit.div_ceil(k)
+    /// Tiles of so many `k` that a K group takes; 0 where the whole row is one.
+    pub(crate) fn k_group_tiles(&self, k: u32) -> u32 {
+        self.k_group.div_ceil(k)
     }
 
     /// Elements that share a scale.
@@ -123,26 +123,26 @@ impl<'a> FormatPlan<'a> {
         self.format.elements / self.groups
     }
 
-    /// Elements that are appended to a packed row at once: a unit, behind which its tile is padded, or a block.
+    /// Elements that are appended to a packed row at once: a K group, behind which its tile is padded, or a block.
     pub(crate) fn appended(&self) -> u32 {
-        if self.unit == 0 { self.format.elements } else { self.unit }
+        if self.k_group == 0 { self.format.elements } else { self.k_group }
     }
 
-    /// Units that share an f32 scale in a packing.
+    /// K groups that share an f32 scale in a packing.
     pub fn runs(&self) -> u32 {
         self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
     }
 
     /// How far integer sums go, in words.
     pub fn extent(&self) -> String {
-        match (self.unit, &self.superblock) {
+        match (self.k_group, &self.superblock) {
             (0, _) => "one integer sum a row".to_string(),
-            (unit, None) => format!("integer sums over {unit} elements"),
-            (unit, Some(superblock)) => {
+            (k_group, None) => format!("integer sums over {k_group} elements"),
+            (k_group, Some(superblock)) => {
                 let runs = superblock.runs;
                 format!(
-                    "integer sums over {} elements, {runs} runs of {unit} with an integer each",
-                    runs * unit
+                    "integer sums over {} elements, {runs} runs of {k_group} with an integer each",
+                    runs * k_group
                 )
             }
         }
@@ -167,7 +167,7 @@ impl<'a> FormatPlan<'a> {
             .filter_map(|(there, term)| there.then_some(term))
     }
 
-    /// The field that holds a term of a unit, or of a super-block without the integers of its runs, and nothing but the format's
+    /// The field that holds a term of a K group, or of a super-block without the integers of its runs, and nothing but the format's
     /// constant factor is multiplied with it inside a block.
     pub(crate) fn field_of(&self, term: Term) -> Option<usize> {
         let value = &self.format.value;

@@ -100,24 +100,24 @@ impl<'a> LookupPlan<'a> {
         let most = lookups / 2;
         // Tables are made from four activations at a time.
         let whole = 4u32.div_ceil(pack.tile.k) * pack.tile.k;
-        let block = if plan.unit == 0 {
+        let block = if plan.k_group == 0 {
             pack.multiple = whole.max(pack.tile.k * most);
             most
         } else {
             pack.multiple = whole;
-            let tiles = plan.unit.next_multiple_of(whole) / pack.tile.k;
+            let tiles = plan.k_group.next_multiple_of(whole) / pack.tile.k;
             (1..=most).rev().find(|block| tiles.is_multiple_of(*block)).unwrap_or(1)
         };
         let weight = plan.largest();
-        let short = plan.unit != 0 && 128 * u64::from(plan.unit) * weight <= i16::MAX as u64;
+        let short = plan.k_group != 0 && 128 * u64::from(plan.k_group) * weight <= i16::MAX as u64;
         let merged = most_of_a_block(largest, codes, block) * step;
-        let tables = match plan.unit {
+        let tables = match plan.k_group {
             0 => TABLES,
             // A super-block is done at once.
-            unit => TABLES.max(2 * plan.runs() * unit.next_multiple_of(whole) / pack.tile.k),
+            k_group => TABLES.max(2 * plan.runs() * k_group.next_multiple_of(whole) / pack.tile.k),
         };
         if tables > MOST_TABLES {
-            return range(format!("runs of {} take more than {MOST_TABLES} tables", plan.unit));
+            return range(format!("runs of {} take more than {MOST_TABLES} tables", plan.k_group));
         }
         // With the bias a sum is up to twice as large.
         let worst = 256 * u64::from(pack.operand_max) + 128 * weight;
@@ -141,22 +141,22 @@ impl<'a> LookupPlan<'a> {
         })
     }
 
-    /// Tiles of a unit, its padding included; 0 where the whole row is one.
-    pub fn unit_tiles(&self) -> u32 {
-        self.format.unit.next_multiple_of(self.pack.multiple) / self.pack.tile.k
+    /// Tiles of a K group, its padding included; 0 where the whole row is one.
+    pub fn k_group_tiles(&self) -> u32 {
+        self.format.k_group.next_multiple_of(self.pack.multiple) / self.pack.tile.k
     }
 
     /// The plan in words.
     pub fn describe(&self) -> String {
         let k = up_to(self.k_max);
-        let unit = self.format.extent();
+        let extent = self.format.extent();
         let wider = match self.blocks_in_i16 {
             None => "and i16".to_string(),
             Some(blocks) => format!("merged into i16, widened every {}", blocks * 2 * self.block),
         };
         format!(
             "{} rows x 1 token; {} of {} bits; lookup of sums of {} in tables of sixteen (byte shuffle), low digit of \
-             {} bits; {} sums in bytes, {wider}; {unit}{k}",
+             {} bits; {} sums in bytes, {wider}; {extent}{k}",
             self.vectors * 4 * self.lanes,
             self.pack.packing.name,
             self.pack.bits(),

@@ -19,7 +19,7 @@ pub struct PackPlan<'a> {
     /// Binary logarithm of the distance between values that neighbouring codes stand for: operands are codes moved up by so many
     /// bits. 0 where codes are value - min or index a table.
     pub spacing: u32,
-    /// Elements of a unit in packed order are padded to a multiple of this.
+    /// Elements of a K group in packed order are padded to a multiple of this.
     pub multiple: u32,
     /// Fields in a byte: codes that lie over each other, of bits or trits. Where there is an upper plane, their lower bits.
     pub fields: u32,
@@ -64,9 +64,9 @@ impl Shifted {
         let step = first.abs_diff(second);
         let even = values.windows(2).all(|pair| pair[0].abs_diff(pair[1]) == step);
         let group = plan.format.elements / plan.format.fields[shift.field].count;
-        let of_run = plan.unit.checked_div(group)?;
+        let of_run = plan.k_group.checked_div(group)?;
         // In a run of several tiles, all of it has one flag: in which tile a field stands is not known to its instructions.
-        let placed = of_run == 1 || (plan.unit == tile.k && group.is_multiple_of(4));
+        let placed = of_run == 1 || (plan.k_group == tile.k && group.is_multiple_of(4));
         let fits = even
             && step.is_power_of_two()
             && (1..step).contains(&by)
@@ -75,8 +75,8 @@ impl Shifted {
             && last.abs_diff(first) + by < 256
             && values.len() <= 1 << bits
             && tile.upper.is_none()
-            && plan.unit == group * of_run
-            && plan.unit.is_multiple_of(tile.k)
+            && plan.k_group == group * of_run
+            && plan.k_group.is_multiple_of(tile.k)
             && placed
             && superblock.runs * of_run <= 32;
         let flag = u32::from(one > zero);
@@ -187,8 +187,8 @@ impl<'a> PackPlan<'a> {
         let span = (plan.max() - plan.min()) as u32;
         // Bytes of a run, which is filled up to whole tiles; where they are as many, the narrower codes.
         let cost = |tile: &Tile| {
-            let tiles = if plan.unit == 0 { 1.0 } else { f64::from(plan.tiles_of_unit(tile.k)) };
-            let of_a_run = if plan.unit == 0 { f64::from(tile.k) } else { f64::from(plan.unit) };
+            let tiles = if plan.k_group == 0 { 1.0 } else { f64::from(plan.k_group_tiles(tile.k)) };
+            let of_a_run = if plan.k_group == 0 { f64::from(tile.k) } else { f64::from(plan.k_group) };
             (tiles * f64::from(tile.bytes) / of_a_run, tile.code.levels())
         };
         let holds_all = |t: &&Tile| match t.code {
@@ -314,16 +314,16 @@ impl<'a> PackPlan<'a> {
     pub fn bits_per_weight(&self, plan: &FormatPlan<'_>) -> f64 {
         let rows = self.packing.rows;
         let codes = 8.0 * f64::from(self.tile.bytes) / f64::from(rows * self.tile.k);
-        if plan.unit == 0 {
+        if plan.k_group == 0 {
             return codes;
         }
-        let filled = f64::from(plan.unit.next_multiple_of(self.multiple)) / f64::from(plan.unit);
+        let filled = f64::from(plan.k_group.next_multiple_of(self.multiple)) / f64::from(plan.k_group);
         let of_a_run = |term| match plan.runs() {
             1 => f64::from(self.terms.scalar(term).bits()),
             runs => 32.0 * f64::from(self.terms.words(term, runs, rows)) / f64::from(runs * rows),
         };
         let run: f64 = plan.terms().map(of_a_run).sum();
-        codes * filled + run / f64::from(plan.unit * self.terms.span)
+        codes * filled + run / f64::from(plan.k_group * self.terms.span)
     }
 
     /// Taking codes apart costs more than a shift, a mask and a byte shuffle for each of two or four fields, which mostly hide behind
@@ -351,7 +351,7 @@ impl<'a> PackPlan<'a> {
         direct: bool,
         by_runs: bool,
     ) -> Option<PackPlan<'a>> {
-        let whole = plan.unit.is_multiple_of(self.tile.k);
+        let whole = plan.k_group.is_multiple_of(self.tile.k);
         let rows = self.packing.rows;
         // Several at once, so that sums in i16 are seldom widened. Those in i32 need no more than one: with the addresses of many
         // tokens there are no registers for more.

@@ -31,7 +31,7 @@ impl Prefetch {
     ) -> Option<Prefetch> {
         let told = tokens == 1 && !buffered && !pack.upper.is_some_and(|upper| upper.nibbles);
         let distance = if unit { DISTANCE_OF_TILES } else { DISTANCE };
-        let tiles = plan.tiles_of_unit(pack.tile.k).max(1) * plan.runs();
+        let tiles = plan.k_group_tiles(pack.tile.k).max(1) * plan.runs();
         (tokens == 1 || primitives.prefetches).then_some(Prefetch {
             distance: (!told).then_some(distance),
             terms: (DISTANCE / pack.tile.bytes / tiles).max(1),

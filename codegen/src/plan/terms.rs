@@ -11,7 +11,7 @@ pub struct TermTypes {
     pub scale: Scalar,
     /// Of minima, where there are any.
     pub min: Scalar,
-    /// Units that share a scale and a minimum: more than one where activations have more scales than weights.
+    /// K groups that share a scale and a minimum: more than one where activations have more scales than weights.
     pub span: u32,
     /// Bits of the f32 that scales are multiplied by when they are widened: the format's constant factor, where they lie as stored.
     pub factor: u32,
@@ -82,7 +82,7 @@ impl TermTypes {
         }
         let span = match &plan.superblock {
             Some(_) => 1,
-            None if plan.run().is_multiple_of(plan.unit) => plan.run() / plan.unit,
+            None if plan.run().is_multiple_of(plan.k_group) => plan.run() / plan.k_group,
             None => 1,
         };
         let integers = |term: Option<&RunTerm>| match (term, strategy) {
@@ -182,7 +182,7 @@ impl TermTypes {
         if self.factor == TermTypes::F32.factor { String::new() } else { format!("_unit{:08x}", self.factor) }
     }
 
-    /// Index of the scale of unit `unit` in a row: expressions.
+    /// Index of the scale of K group `unit` in a row: expressions.
     pub(crate) fn of_unit(&self, unit: &str) -> String {
         match self.span {
             1 => unit.to_string(),

@@ -72,18 +72,18 @@ impl Tiles {
     /// The tiles for `pack`; none where runs end within a tile of codes, or where sums have to be scaled every few k: vectors take as long
     /// for that as for the products (`q4_0`, on the first processors that have the unit).
     pub(super) fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<Tiles> {
-        if plan.unit == 0 {
+        if plan.k_group == 0 {
             // Whole tiles, but at the end of a row; about as many as fit.
             let whole = lcm(pack.tile.k.into(), TILE_K.into()) as u32;
             let steps = ((BUFFER + whole / 2) / whole).max(1) * whole / pack.tile.k;
             return Some(Tiles { operands: plain(plan), step: pack.tile.k, steps, k: TILE_K });
         }
-        if !plan.unit.is_multiple_of(pack.tile.k) {
+        if !plan.k_group.is_multiple_of(pack.tile.k) {
             return None;
         }
         let (operands, step) = match &plan.superblock {
-            Some(superblock) => (scaled(plan, superblock)?, plan.unit * superblock.runs),
-            None if pack.shifted.is_none() && plan.unit >= TILE_K => (plain(plan), plan.unit),
+            Some(superblock) => (scaled(plan, superblock)?, plan.k_group * superblock.runs),
+            None if pack.shifted.is_none() && plan.k_group >= TILE_K => (plain(plan), plan.k_group),
             None => return None,
         };
         let k = (1..=TILE_K / 4).rev().map(|fours| 4 * fours).find(|&k| step.is_multiple_of(k))?;

@@ -9,7 +9,7 @@ use crate::print::cuda;
 use gristmill_spec::model::{Activations, Statistic};
 use gristmill_spec::vocab::CudaAbi;
 
-/// Threads of a CUDA block of the kernel that does nothing else: it does a row, or several share its blocks or units.
+/// Threads of a CUDA block of the kernel that does nothing else: it does a row, or several share its blocks or K groups.
 pub const THREADS: u32 = 256;
 
 /// How values of activations are read.
@@ -21,7 +21,7 @@ pub(super) enum Target {
     Memory,
     /// To `x_values`, `x_scales` and `x_sums` in the shared memory of the CUDA block that multiplies it, as row `t`.
     Shared {
-        /// Elements of a unit and what they are padded to; a unit of 0 is the row.
+        /// Elements of a K group and what they are padded to; one of 0 is the row.
         unit: (u32, u32),
         /// Bytes, scales and sums of a row.
         capacity: [u32; 3],

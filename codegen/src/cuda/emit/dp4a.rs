@@ -35,7 +35,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
     {table}{body}",
         first_token = form.first_token(plan),
         table = load_table(plan),
-        body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
+        body = if plan.format.k_group == 0 { one_sum(plan, form) } else { by_k_group(plan, form) },
     );
     form.kernel(plan, &handed_over(plan), &body)
 }
@@ -183,7 +183,7 @@ pub(super) fn hand_over(plan: &CudaMatmul<'_>, warp: &str) -> String {
 }
 
 /// Runs of k have scales.
-fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
+fn by_k_group(plan: &CudaMatmul<'_>, form: Form) -> String {
     let [declare, sum] = sum_of_runs(plan);
     format!(
         "f32 y = 0.0f;
@@ -199,7 +199,7 @@ fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
 
 /// A statement that fetches the codes of run `group` of a panel, which lie together: the four lanes that will load them fetch a line each.
 pub(super) fn prefetch_run(plan: &CudaMatmul<'_>, panel: &str) -> String {
-    let run = plan.format.tiles_of_unit(plan.pack.tile.k) * plan.pack.tile.bytes;
+    let run = plan.format.k_group_tiles(plan.pack.tile.k) * plan.pack.tile.bytes;
     format!(
         "for (u32 line = quad * 128; line < {run}; line += 512) gm_prefetch_early(a.codes + {panel} * a.stride + group * {run} + line);"
     )
@@ -228,7 +228,7 @@ pub(super) fn sum_of_runs(plan: &CudaMatmul<'_>) -> [String; 2] {
         }
     };
     let tokens = plan.tokens;
-    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
+    let tiles = plan.format.k_group_tiles(plan.pack.tile.k);
     let groups = plan.threads / 4;
     let at = format!("((half * {groups} + {group}) * {tokens} + t) * {DP4A_ROWS} + quad * 4");
     let TermText { load, of_token, store } = TermText::of(plan, &at);
@@ -290,7 +290,7 @@ impl TermText {
     fn of(plan: &CudaMatmul<'_>, at: &str) -> TermText {
         match SuperBlockTerms::of(plan) {
             Some(parts) => terms_of_runs(plan, &parts, at),
-            None => terms_of_units(plan, at),
+            None => terms_of_k_groups(plan, at),
         }
     }
 }
@@ -302,7 +302,7 @@ fn four(ty: &str, of: &dyn Fn(&str, usize) -> String) -> String {
 }
 
 /// Each run has an f32.
-fn terms_of_units(plan: &CudaMatmul<'_>, at: &str) -> TermText {
+fn terms_of_k_groups(plan: &CudaMatmul<'_>, at: &str) -> TermText {
     let load = |term: Term| {
         format!(
             "const f32x4 {} = gm_load_once((const f32x4 *)(a.{} + ((u64)panel * a.units + unit) * {DP4A_ROWS} + quad * 4));\n            ",

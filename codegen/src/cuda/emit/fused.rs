@@ -38,7 +38,7 @@ impl Fused {
     pub(super) fn new(plan: &CudaMatmul<'_>, variant: &Origin) -> Result<Fused, Error> {
         let format = plan.format;
         let refused = |what: &str| Error::shared_memory(format.format, variant, what);
-        let (unit, multiple) = (format.unit, plan.pack.multiple);
+        let (unit, multiple) = (format.k_group, plan.pack.multiple);
         let block = format.activations.block;
         let apart = lcm(u64::from(if unit == 0 { multiple } else { unit }), u64::from(block.unwrap_or(1)));
         let apart = u32::try_from(apart).map_err(|_| refused("its blocks are too long"))?;
@@ -86,7 +86,7 @@ pub(super) struct Quantizing {
 /// The text that quantizes them to `x_values`, `x_scales` and `x_sums`.
 pub(super) fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> Quantizing {
     let (threads, tokens) = (plan.threads, plan.tokens);
-    let (unit, multiple) = (plan.format.unit, plan.pack.multiple);
+    let (unit, multiple) = (plan.format.k_group, plan.pack.multiple);
     let target = Target::Shared {
         unit: if unit == 0 { (0, multiple) } else { (unit, unit.next_multiple_of(multiple)) },
         capacity: [room.values, room.scales, room.sums],
@@ -132,7 +132,8 @@ pub(super) fn quantizing(plan: &CudaMatmul<'_>, room: &Fused) -> Quantizing {
 pub fn fused(plan: &CudaMatmul<'_>, room: &Fused) -> String {
     let tokens = plan.tokens;
     let Quantizing { declare, statements } = quantizing(plan, room);
-    let (early, product) = if plan.format.unit == 0 { one_sum(plan, room) } else { by_unit(plan, room) };
+    let (early, product) =
+        if plan.format.k_group == 0 { one_sum(plan, room) } else { by_k_group(plan, room) };
     let body = format!(
         "    {declare}// As many threads share the k of a panel, a power of two where they are not all; the CUDA block's sides have a panel each,
     // and more of them afterwards.
@@ -225,7 +226,7 @@ fn one_sum(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
 }
 
 /// Runs of k have scales: as in `dp4a`, for several panels.
-fn by_unit(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
+fn by_k_group(plan: &CudaMatmul<'_>, room: &Fused) -> (String, String) {
     let mut fetch = prefetch_run(plan, "own");
     // As a run's codes, so do its terms lie together.
     for term in plan.format.terms() {

@@ -41,12 +41,12 @@ impl<'a> CudaMatmul<'a> {
         if shares && bytes > CudaBudget::default().shared {
             return Err(Error::large_tile(plan.format, origin, (tokens, threads), bytes));
         }
-        let tiles = if plan.unit == 0 { u32::MAX } else { plan.tiles_of_unit(pack.tile.k) };
+        let tiles = if plan.k_group == 0 { u32::MAX } else { plan.k_group_tiles(pack.tile.k) };
         // A sum for each field costs registers for every token; with many tokens the shifts cost less.
         let apart = pack.fields > 1 && pack.table.is_none();
         let by_row = variant.algorithm == CudaAlgorithm::Wgmma;
         let shift_free = apart
-            && (by_row && plan.unit == 0
+            && (by_row && plan.k_group == 0
                 || variant.algorithm == CudaAlgorithm::Dp4a && tokens <= 2 && tiles > 1);
         let k_max = if by_row && shift_free {
             exact_k_in_place(plan, &pack)
@@ -55,7 +55,7 @@ impl<'a> CudaMatmul<'a> {
         };
         let k_max = longest_row(plan, k_max, origin)?;
         let fused = variant.activations == CudaActivations::Fused;
-        let rounds = match (shares, plan.unit == 0, fused) {
+        let rounds = match (shares, plan.k_group == 0, fused) {
             (false, ..) => 0,
             // Sums of a panel are added while those of the next are taken; a CUDA block that doesn't quantize has one panel.
             (true, true, fused) => 1 + u32::from(fused),
@@ -135,7 +135,7 @@ impl<'a> CudaMatmul<'a> {
     /// Bytes that so many packed weights take: of a tile, a run or a super-block of a panel.
     pub fn packed_size(&self) -> (u32, u32) {
         let (format, tile, rows) = (self.format, &self.pack.tile, self.pack.packing.rows);
-        let runs = if format.unit == 0 { 0 } else { format.runs() };
+        let runs = if format.k_group == 0 { 0 } else { format.runs() };
         let arrays = if runs == 0 { 0 } else { u32::from(format.has_scales()) + u32::from(format.offset) };
         // An f32 of each row, and where they share it the integers of its runs.
         let words = if runs > 1 { TermTypes::F32.words(Term::Scale, runs, rows) } else { rows };
@@ -143,7 +143,7 @@ impl<'a> CudaMatmul<'a> {
         // Runs are padded to whole tiles.
         let (elements, tiles) = match runs {
             0 => (tile.k, 1),
-            _ => (runs * format.unit, runs * format.tiles_of_unit(tile.k)),
+            _ => (runs * format.k_group, runs * format.k_group_tiles(tile.k)),
         };
         (tiles * tile.bytes + terms, rows * elements)
     }
@@ -189,7 +189,7 @@ impl<'a> CudaMatmul<'a> {
             _ if self.shift_free => "u8 x i8 dp4a, masked fields with a sum each, shifted once at the end",
             _ => "u8 x i8 dp4a into i32",
         };
-        let unit = self.format.extent();
+        let extent = self.format.extent();
         let k = match self.fused {
             Some(fused) => format!("; activations quantized by each CUDA block, up to k = {}", fused.k),
             None => up_to(self.k_max),
@@ -199,7 +199,7 @@ impl<'a> CudaMatmul<'a> {
         let ahead = ahead.map_or(String::new(), |words| format!("; {words}"));
         let split = self.split.map_or(String::new(), |split| format!("; {}", split.describe()));
         format!(
-            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {unit}{ahead}{split}{k}",
+            "{} rows x {} tokens a CUDA block of {} threads; {} of {} bits; {dot}; {extent}{ahead}{split}{k}",
             self.rows,
             self.tokens,
             self.threads,

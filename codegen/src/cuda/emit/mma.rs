@@ -21,7 +21,7 @@ pub(super) const AHEAD: u32 = 4;
 
 /// The kernel.
 pub fn mma(plan: &CudaMatmul<'_>) -> String {
-    let share = if plan.format.unit == 0 { SHARE } else { "" };
+    let share = if plan.format.k_group == 0 { SHARE } else { "" };
     format!("{share}{}", in_each_form(plan, |form| kernel(plan, form)))
 }
 
@@ -36,7 +36,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
     GM_UNROLL for (u32 c = 0; c < {columns}; c++) xs[c] = a.x + gm_min(first_token + c * 8 + g, a.m - 1) * a.x_stride + t * 8;
     {begin}{table}{wait}{body}",
         first_token = form.first_token(plan),
-        begin = when(plan.format.unit == 0, || {
+        begin = when(plan.format.k_group == 0, || {
             format!(
                 "const u32 all_tiles = (u32)(a.stride / {}), begin = share(all_tiles, gm_block_z());
     const u32 tiles = share(all_tiles, gm_block_z() + 1);
@@ -46,7 +46,7 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
         }),
         table = load_table(plan),
         wait = form.wait(&early(plan)),
-        body = if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) },
+        body = if plan.format.k_group == 0 { one_sum(plan, form) } else { by_k_group(plan, form) },
     );
     form.kernel(plan, &handed_over(plan), &body)
 }
@@ -54,10 +54,10 @@ fn kernel(plan: &CudaMatmul<'_>, form: Form) -> String {
 /// Statements that fetch what a warp loads first to the L2 cache: its first tiles, or its first run.
 fn early(plan: &CudaMatmul<'_>) -> String {
     let bytes = plan.pack.tile.bytes;
-    let (begin, end, first, apart, count) = match plan.format.unit {
+    let (begin, end, first, apart, count) = match plan.format.k_group {
         0 => ("begin + ", format!("tiles * {bytes}"), 1, plan.threads / 32, AHEAD),
         _ => {
-            let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
+            let tiles = plan.format.k_group_tiles(plan.pack.tile.k);
             ("", "a.stride".to_string(), tiles, 1, tiles)
         }
     };
@@ -137,7 +137,11 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
         let format = plan.format;
         let [first, second] = [0, 1].map(|n| match (name, format.activations.block) {
             ("x_scale", Some(block)) => {
-                format!("gm_load(a.x_scales + {} * a.x_blocks + unit * {} / {block})", token(n), format.unit)
+                format!(
+                    "gm_load(a.x_scales + {} * a.x_blocks + unit * {} / {block})",
+                    token(n),
+                    format.k_group
+                )
             }
             _ => format!("(u32)gm_load(a.x_sums + {} * a.units + unit)", token(n)),
         });
@@ -278,7 +282,7 @@ impl RunLoads {
     /// The next run's weights are on their way while this one's are used, as far as registers allow.
     fn new(plan: &CudaMatmul<'_>) -> RunLoads {
         let (warps, parts) = (plan.threads / 32, loads(plan));
-        let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
+        let tiles = plan.format.k_group_tiles(plan.pack.tile.k);
         let count = tiles * parts;
         if count > 4 {
             let tile = joined((0..parts).map(|part| weights(plan, "tile", part)), ", ");
@@ -313,11 +317,11 @@ impl RunLoads {
 
 /// Runs of k have scales and tokens are few: warps compute terms of many runs, each thread adds those of some outputs in
 /// the order of k.
-fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> String {
+fn by_k_group(plan: &CudaMatmul<'_>, form: Form) -> String {
     let (threads, columns) = (plan.threads, plan.tokens / 8);
     let warps = threads / 32;
     let outputs = MMA_ROWS * plan.tokens;
-    let tiles = plan.format.tiles_of_unit(plan.pack.tile.k);
+    let tiles = plan.format.k_group_tiles(plan.pack.tile.k);
     let RunLoads { declare, take, tile } = RunLoads::new(plan);
     let of_rows = RowTerms::new(plan);
     let slot = |warp: &str| format!("(half_of_terms * {warps} + {warp}) * {outputs}");

@@ -202,7 +202,7 @@ impl Listing<'_> {
             rows: resolved.rows,
             tokens: resolved.tokens,
             packed: (format.name.clone(), self.set.packings[packing].name.clone()),
-            elements: self.plan.unit,
+            elements: self.plan.k_group,
             multiple: resolved.pack.multiple,
             split: resolved.split,
             shared: if generated { resolved.shared_at_launch() } else { 0 },

@@ -95,7 +95,7 @@ struct Product {
 
 impl Product {
     fn new(plan: &CudaMatmul<'_>, form: Form) -> Product {
-        if plan.format.unit == 0 { one_sum(plan, form) } else { by_unit(plan, form) }
+        if plan.format.k_group == 0 { one_sum(plan, form) } else { by_k_group(plan, form) }
     }
 }
 
@@ -366,8 +366,8 @@ impl Sums {
 }
 
 /// Runs of k have scales: a warp computes the terms of some of them, and one warp adds all in the order of k.
-fn by_unit(plan: &CudaMatmul<'_>, form: Form) -> Product {
-    let (parts, tiles) = (loads(plan), plan.format.tiles_of_unit(plan.pack.tile.k));
+fn by_k_group(plan: &CudaMatmul<'_>, form: Form) -> Product {
+    let (parts, tiles) = (loads(plan), plan.format.k_group_tiles(plan.pack.tile.k));
     let each = runs_of_warp(plan.format, plan.algorithm, plan.tokens);
     let (count, bytes, round) = (tiles * parts, tiles * plan.pack.tile.bytes, each * plan.threads / 32);
     let comes_ahead = each * count <= MOST_AHEAD;

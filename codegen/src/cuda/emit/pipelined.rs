@@ -31,7 +31,7 @@ impl Tiling {
         let (tokens, warps) = (plan.tokens, plan.threads / 32);
         let format = plan.format;
         // Where runs have scales, a warp has f32 sums beside its integer sums.
-        let most = if format.unit == 0 { 64 } else { 32 };
+        let most = if format.k_group == 0 { 64 } else { 32 };
         let warp_tokens = if tokens <= most { tokens } else { most };
         let beside = tokens / warp_tokens;
         if !tokens.is_multiple_of(warp_tokens) || !warps.is_multiple_of(beside) {
@@ -41,7 +41,7 @@ impl Tiling {
             return Err(Error::refused("tile-rows", variant, message, help));
         }
         let k = plan.pack.tile.k;
-        let run = format.tiles_of_unit(k);
+        let run = format.k_group_tiles(k);
         let fits = |tiles: u32| run == 0 || run.is_multiple_of(tiles) || tiles.is_multiple_of(run);
         let tiles = Some(STAGE / k).filter(|tiles| fits(*tiles)).unwrap_or(1);
         let runs = tiles.checked_div(run).map_or(0, |runs| runs.max(1));
@@ -106,14 +106,14 @@ impl Used {
             scales: format.has_scales(),
             mins: format.offset,
             x_scales: format.activations.block.is_some(),
-            x_sums: format.unit != 0 && needs_sums(format),
+            x_sums: format.k_group != 0 && needs_sums(format),
         }
     }
 }
 
 /// The kernel.
 pub fn pipelined(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
-    let share = if plan.format.unit == 0 { SHARE } else { "" };
+    let share = if plan.format.k_group == 0 { SHARE } else { "" };
     let copy = copy(plan, tiling, &Used::of(plan));
     format!("{share}{copy}{}", in_each_form(plan, |form| kernel(plan, tiling, form)))
 }
@@ -127,24 +127,27 @@ fn kernel(plan: &CudaMatmul<'_>, tiling: &Tiling, form: Form) -> String {
         .map(|Array { ty, name, count }| format!("GM_SHARED({ty}, {name}, {stages} * {count});"));
     let shared = joined(shared, "\n    ") + "\n    ";
     let beside = tokens / warp_tokens;
-    let count = if plan.format.unit == 0 {
+    let count = if plan.format.k_group == 0 {
         format!("(u32)(a.stride / {})", plan.pack.tile.bytes)
     } else {
         format!("a.units * {}", tiling.run)
     };
     let sums = format!("i32 sums[2][{}][4] = {{}};", warp_tokens / 8);
-    let totals =
-        if plan.format.unit == 0 { sums } else { format!("{sums}\n    {}", outputs(plan, warp_tokens / 8)) };
+    let totals = if plan.format.k_group == 0 {
+        sums
+    } else {
+        format!("{sums}\n    {}", outputs(plan, warp_tokens / 8))
+    };
     // The stages that the CUDA block has, from where to where.
-    let (begin, end, from) = if plan.format.unit == 0 {
+    let (begin, end, from) = if plan.format.k_group == 0 {
         let parts =
             "\n    const u32 begin = share(stages, gm_block_z()), end = share(stages, gm_block_z() + 1);";
         (parts, "end", "begin")
     } else {
         ("", "stages", "0")
     };
-    let behind = when(plan.format.unit == 0, || format!("{from} + "));
-    let gathered = when(plan.format.unit == 0, || {
+    let behind = when(plan.format.k_group == 0, || format!("{from} + "));
+    let gathered = when(plan.format.k_group == 0, || {
         gather(plan, threads / 32, warp_tokens / 8, &|i| format!("sums[half][c][{i}]"))
     });
     let body = format!(
@@ -286,7 +289,7 @@ fn copy_terms(
     }
     let block = format.activations.block.unwrap_or(1);
     for (there, array, from) in [
-        (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.unit)),
+        (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.k_group)),
         (used.x_sums, "x_sums", "(u64)token * a.units + unit".to_string()),
     ] {
         if there && (parts.is_none() || array == "x_sums") {
@@ -404,7 +407,7 @@ pub(super) fn store(plan: &CudaMatmul<'_>, tokens: u32, sum: &str) -> String {
         of_token
             .push_str("            const f32 x_scale = gm_load(a.x_scales + gm_min(token, last_token));\n");
     }
-    let total = if plan.format.unit == 0 {
+    let total = if plan.format.k_group == 0 {
         if plan.format.min() != 0 {
             of_token
                 .push_str("            const i32 x_sum = gm_load(a.x_sums + gm_min(token, last_token));\n");

@@ -45,7 +45,7 @@ pub struct CudaMatmul<'a> {
 
 /// Runs of one token that a warp of `mma` does between two barriers of its CUDA block: as many as it loads codes for at once.
 pub(super) fn runs_of_warp(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, tokens: u32) -> u32 {
-    if algorithm == CudaAlgorithm::Mma && tokens == 1 && (1..=32).contains(&plan.unit) { 2 } else { 1 }
+    if algorithm == CudaAlgorithm::Mma && tokens == 1 && (1..=32).contains(&plan.k_group) { 2 } else { 1 }
 }
 
 /// Elements that one round takes in each array of shared memory: the terms of every run that the CUDA block's threads do at once, or
@@ -55,7 +55,7 @@ fn round_elements(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threads: u32,
         CudaAlgorithm::Mma | CudaAlgorithm::Wgmma => {
             threads / 32 * MMA_ROWS * runs_of_warp(plan, algorithm, tokens)
         }
-        _ if plan.unit == 0 => threads / 32 * DP4A_ROWS,
+        _ if plan.k_group == 0 => threads / 32 * DP4A_ROWS,
         _ => threads / 4 * DP4A_ROWS,
     };
     runs_by_rows * tokens
@@ -71,8 +71,8 @@ pub(super) fn round_bytes(plan: &FormatPlan<'_>, algorithm: CudaAlgorithm, threa
 pub(super) fn handed_over(plan: &CudaMatmul<'_>) -> String {
     let format = plan.format;
     // Terms of super-blocks are integers until they are added up.
-    let ty = if format.unit == 0 || format.superblock.is_some() { "i32" } else { "f32" };
-    let names: &[&str] = match (format.unit, format.offset) {
+    let ty = if format.k_group == 0 || format.superblock.is_some() { "i32" } else { "f32" };
+    let names: &[&str] = match (format.k_group, format.offset) {
         (0, _) => &["parts"],
         (_, false) => &["added"],
         (_, true) => &["added", "subtracted"],

@@ -19,7 +19,7 @@ const THREADS: u32 = 1024;
 impl Split {
     /// For plans whose kernel divides k. `waits`: a stage is what its threads load at once and then wait for.
     pub fn of(plan: &CudaMatmul<'_>, stage: u32, waits: bool) -> Option<Split> {
-        if plan.format.unit != 0 {
+        if plan.format.k_group != 0 {
             return None;
         }
         if waits {

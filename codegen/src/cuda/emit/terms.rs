@@ -40,7 +40,7 @@ impl SuperBlockTerms {
         Some(SuperBlockTerms {
             runs,
             words: TermTypes::F32.words(Term::Scale, runs, rows),
-            elements: runs * plan.format.unit,
+            elements: runs * plan.format.k_group,
         })
     }
 
@@ -127,7 +127,7 @@ pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
         let _ = writeln!(
             out,
             "const f32 x_scale = gm_load(a.x_scales + (u64)token * a.x_blocks + unit * {} / {block});",
-            format.unit
+            format.k_group
         );
     }
     out
@@ -163,7 +163,7 @@ impl Fused {
     /// As [`run_of_token`](run_of_token), from shared memory.
     pub(super) fn run_of_token(&self, plan: &CudaMatmul<'_>) -> String {
         let mut out = if needs_sums(plan.format) { self.x_sum() } else { "(void)token;\n".to_string() };
-        if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.unit) {
+        if let Some(scale) = self.x_scale(plan, "t", "unit", plan.format.k_group) {
             let _ = writeln!(out, "const f32 x_scale = {scale};");
         }
         out

@@ -35,7 +35,7 @@ const MORE: u32 = 208;
 impl Warpgroups {
     /// The division of a tile of `tokens` and `threads`, or what is wrong with it.
     pub fn new(plan: &CudaMatmul<'_>, variant: &Origin) -> Result<Warpgroups, Error> {
-        let terms = match plan.format.unit {
+        let terms = match plan.format.k_group {
             0 => None,
             _ => Some(RunTerms::new(plan)),
         };

@@ -27,7 +27,7 @@ impl RunTerms {
             Some(parts) => (parts.runs, parts.words),
             None => (TOGETHER, TOGETHER * MMA_ROWS),
         };
-        let run = plan.format.tiles_of_unit(plan.pack.tile.k);
+        let run = plan.format.k_group_tiles(plan.pack.tile.k);
         RunTerms { run, together, bytes: 4 * words, places: 0 }
     }
 
@@ -136,7 +136,7 @@ pub(super) fn producer_terms(
         format!(
             "gm_load(a.x_scales + (u64)own_token * a.x_blocks + {} * {} / {block})",
             unit(stage),
-            plan.format.unit
+            plan.format.k_group
         )
     };
     let sum = |stage: &str| format!("gm_load(a.x_sums + (u64)own_token * a.units + {})", unit(stage));
