@@ -8,7 +8,7 @@ use crate::cuda::{
 };
 use crate::hash::hash;
 use crate::options::{CudaImages, Options};
-use crate::text::joined;
+use crate::text::{joined, option};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::{CudaAlgorithm, CudaArch, DeviceKind};
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ pub fn images(set: &SpecSet, options: &Options, listed: &mut Vec<Listed>) -> Res
     }
     let apart = |unit: &str, of: &Launch| {
         let needs = ((5, 0), CudaAlgorithm::Blocks, false);
-        held.contains(unit).then(|| format!("Some({})", code(unit, needs, of)))
+        held.contains(unit).then(|| code(unit, needs, of))
     };
     out.convert = apart(CONVERT, &convert_launch());
     out.experts = apart(EXPERTS, &experts_launch());
@@ -177,7 +177,7 @@ fn fields(numbers: &[(&str, u32)]) -> String {
 
 /// Rust for a struct with such fields, or none.
 fn optional(name: &str, fields: Option<String>) -> String {
-    fields.map_or("None".to_string(), |fields| format!("Some({name} {{ {fields} }})"))
+    option(fields.map(|fields| format!("{name} {{ {fields} }}")))
 }
 
 /// Rust for what functions use.

@@ -11,7 +11,7 @@ use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use crate::print::rust;
 use crate::text::{joined, when};
-use gristmill_spec::model::{Value, ValueMap};
+use gristmill_spec::model::{Format, Value, ValueMap};
 use std::fmt::Write;
 
 /// Constants, `values`, `terms`, and where they are kept apart the parts of those.
@@ -198,10 +198,7 @@ fn terms(plan: &FormatPlan<'_>) -> String {
     }
     let fields_used = lower::fields_of_terms(&format.value);
     let fields: Vec<_> = fields_used.iter().map(|&i| &format.fields[i]).collect();
-    let mut body = window(&fields).to_string();
-    for (i, field) in fields_used.iter().zip(&fields) {
-        let _ = writeln!(body, "let f{i} = {};", read_f32(field));
-    }
+    let mut body = format!("{}{}", window(&fields), numbers(format, &fields_used));
     let (scale, offset) = lower::terms(plan, &number_of_field);
     let _ = writeln!(
         body,
@@ -234,6 +231,11 @@ fn terms(plan: &FormatPlan<'_>) -> String {
     )
 }
 
+/// Statements that read the numbers of fields, each to an array.
+fn numbers(format: &Format, fields: &[usize]) -> String {
+    fields.iter().map(|&i| format!("let f{i} = {};\n", read_f32(&format.fields[i]))).collect()
+}
+
 /// The number of a field whose numbers are in an array.
 fn number_of_field(field: usize, index: Expr) -> Expr {
     f32(format!("f{field}[{}]", rust::expr(&index)))
@@ -247,10 +249,6 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
     let count = plan.groups / runs;
     let of = |name: &str, doc: &str, term: &RunTerm, unit: f32, negative: bool| {
         let mut fields: Vec<_> = term.shared.iter().map(|&i| &format.fields[i]).collect();
-        let mut reads = String::new();
-        for (&i, field) in term.shared.iter().zip(&fields) {
-            let _ = writeln!(reads, "let f{i} = {};", read_f32(field));
-        }
         let product = lower::shared(plan, term, unit, count, &number_of_field);
         let product = rust::expr(&if negative { -product } else { product });
         let integer = &format.fields[term.integer];
@@ -274,12 +272,13 @@ fn parts(plan: &FormatPlan<'_>, superblock: &SuperBlock) -> String {
             "/// {doc} of each super-block without the integer of its runs, and those integers.
              #[inline(always)]
              fn {name}(block: &[u8; BYTES]) -> ([f32; SUPERBLOCKS], [i8; RUNS]) {{
-                 {window}{reads}
+                 {window}{numbers}
                  let mut shared = [0f32; SUPERBLOCKS];
                  for i in 0..SUPERBLOCKS {{ shared[i] = {product}; }}
                  (shared, {integers})
              }}\n",
             window = window(&fields),
+            numbers = numbers(format, &term.shared),
         )
     };
     let mut out = format!(

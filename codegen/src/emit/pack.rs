@@ -10,7 +10,7 @@ use crate::lower::decode::weight;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::plan::{FormatPlan, Integers, PackPlan, SuperBlock, Term};
 use crate::print::rust;
-use crate::text::{joined, when};
+use crate::text::{joined, option, when};
 use gristmill_spec::model::Axis;
 
 /// `pack_NAME`, `unpack_NAME` and `PACK_NAME` for one packing.
@@ -119,7 +119,7 @@ fn info(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
         flag_bits = pack.terms.flag_bits(),
         meaning = pack.meaning(),
         min = plan.min(),
-        table = pack.table.as_ref().map_or("None".to_string(), |table| format!("Some(&{table:?})")),
+        table = option(pack.table.as_ref().map(|table| format!("&{table:?}"))),
     )
 }
 

@@ -5,7 +5,7 @@ use super::listed::Listed;
 use super::text::cfg;
 use crate::options::{CudaImages, Options};
 use crate::plan::FormatPlan;
-use crate::text::joined;
+use crate::text::{joined, option};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::{DimRule, Scalar, SpecSet};
 use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op, Serves};
@@ -87,8 +87,8 @@ pub fn emit(
         images.without,
         sources,
         options.package,
-        images.convert.as_deref().unwrap_or("None"),
-        images.experts.as_deref().unwrap_or("None"),
+        option(images.convert.as_ref()),
+        option(images.experts.as_ref()),
     );
     let _ = write!(out, "{}", why_not(runtime));
     out
@@ -214,9 +214,8 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
     for plan in plans {
         let f = plan.format;
         let quantizers: Vec<&str> = f.quantizers.iter().map(|q| q.name.as_str()).collect();
-        let header = f.row_header.map_or("None".to_string(), |s| format!("Some({})", outer(s)));
-        let tail =
-            f.tensor_tail.map_or("None".to_string(), |(s, bytes)| format!("Some(({}, {bytes}))", outer(s)));
+        let header = option(f.row_header.map(outer));
+        let tail = option(f.tensor_tail.map(|(s, bytes)| format!("({}, {bytes})", outer(s))));
         let _ = write!(
             out,
             "FormatInfo::new(FormatFacts {{
@@ -228,7 +227,7 @@ fn formats(set: &SpecSet, plans: &[FormatPlan<'_>]) -> String {
     }
     let _ = write!(out, "{end};\nstatic ACTIVATIONS: &[ActivationInfo] = &[");
     for a in &set.activations {
-        let block = a.block.map_or("None".to_string(), |b| format!("Some({b})"));
+        let block = option(a.block);
         let steps = joined(a.prologue.iter().map(|step| format!("PrologueStep::{step:?}")), ", ");
         let _ = write!(
             out,
@@ -275,7 +274,7 @@ fn entries(listed: &[Listed]) -> String {
             op = kernel.op,
             format = kernel.format,
             quantizer = kernel.quantizer,
-            isa = kernel.isa.map_or("None".to_string(), |isa| format!("Some(Isa::{isa:?})")),
+            isa = option(kernel.isa.map(|isa| format!("Isa::{isa:?}"))),
             m = rule(kernel.shape.m),
             n = rule(kernel.shape.n),
             k = rule(kernel.shape.k),

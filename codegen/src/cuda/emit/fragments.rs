@@ -9,6 +9,14 @@ pub(super) fn loads(plan: &CudaMatmul<'_>) -> u32 {
     plan.pack.tile.bytes / 512
 }
 
+/// Expressions of the sixteen bytes of a lane in each load of tile `tile` of `ws`, in shared memory.
+pub(super) fn staged(plan: &CudaMatmul<'_>, tile: &str) -> Vec<String> {
+    let bytes = plan.pack.tile.bytes;
+    let load =
+        |part: u32| format!("gm_shared_get<u32x4>(ws, ({tile}) * {bytes} + {} + gm_lane() * 16)", part * 512);
+    (0..loads(plan)).map(load).collect()
+}
+
 /// A statement that binds `weights[2][4]`, operands of both halves of 32 rows, from a tile's `w`.
 pub(super) fn fragments(plan: &CudaMatmul<'_>, step: u32) -> String {
     let mut out = String::from("        const u32 weights[2][4] = {");

@@ -11,7 +11,7 @@ use super::fragments::{loads, products};
 use super::operands::load_table;
 use super::product::{CudaMatmul, DoubleBuffer, MMA_ROWS, handed_over};
 use super::split::{SHARE, TILE, counted};
-use super::terms::{SuperBlockTerms, corrected, of_run_and_row};
+use super::terms::{SuperBlockTerms, corrected, of_run_and_row, place_of_x_scale};
 use super::tiles::unrolled;
 use crate::text::{joined, when};
 use std::fmt::Write;
@@ -134,15 +134,8 @@ fn each_term(plan: &CudaMatmul<'_>, body: impl Fn(&str, Option<&str>) -> String)
     // Tokens beyond the last are computed from it and not stored.
     let of_tokens = |name: &str| {
         let token = |n: u32| format!("(u64)gm_min(first_token + c * 8 + t * 2 + {n}, a.m - 1)");
-        let format = plan.format;
-        let [first, second] = [0, 1].map(|n| match (name, format.activations.block) {
-            ("x_scale", Some(block)) => {
-                format!(
-                    "gm_load(a.x_scales + {} * a.x_blocks + unit * {} / {block})",
-                    token(n),
-                    format.k_group
-                )
-            }
+        let [first, second] = [0, 1].map(|n| match (name, place_of_x_scale(plan, &token(n), "unit")) {
+            ("x_scale", Some(place)) => format!("gm_load(a.x_scales + {place})"),
             _ => format!("(u32)gm_load(a.x_sums + {} * a.units + unit)", token(n)),
         });
         format!("{}{{{first}, {second}}}", if name == "x_scale" { "f32x2" } else { "u32x2" })

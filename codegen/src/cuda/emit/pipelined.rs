@@ -7,12 +7,12 @@ use super::arrays::{self, Array};
 use super::ends::{Ends, OfRows, indented, outputs, shared_pair};
 use super::epilogue::Epilogue;
 use super::form::{Form, in_each_form};
-use super::fragments::{loads, products};
+use super::fragments::{products, staged};
 use super::operands::load_table;
 use super::product::{CudaMatmul, MMA_ROWS};
 use super::split::{SHARE, gather};
 use super::superblock;
-use super::terms::{SuperBlockTerms, corrected, needs_sums};
+use super::terms::{SuperBlockTerms, corrected, needs_sums, place_of_x_scale};
 use super::tiles::Tiling;
 use crate::Error;
 use crate::plan::Term;
@@ -269,30 +269,28 @@ fn copy_terms(
     // The first run of the stage.
     let unit = format!("stage * {tiles} / {}", tiling.run.max(1));
     let parts = SuperBlockTerms::of(plan);
-    if let Some(parts) = &parts {
-        out += &superblock::copy(plan, tiling, parts, &unit, each);
-    }
-    if parts.is_none() {
-        for array in format.terms().map(Term::array) {
-            out += &each(
-                runs * panels * 8,
-                &format!(
-                    "        const u32 unit = {unit} + i / {per_run}, panel = gm_min(first_panel + i % {per_run} / 8, last_panel);
+    let of_terms = |array: &str| {
+        each(
+            runs * panels * 8,
+            &format!(
+                "        const u32 unit = {unit} + i / {per_run}, panel = gm_min(first_panel + i % {per_run} / 8, last_panel);
         if (unit >= a.units) continue;
         gm_copy({array}, to * {place} + i * 4, (const f32x4 *)(a.{array} + ((u64)panel * a.units + unit) * {MMA_ROWS} + i % 8 * 4));
 ",
-                    per_run = panels * 8,
-                    place = runs * panels * MMA_ROWS,
-                ),
-            );
-        }
-    }
-    let block = format.activations.block.unwrap_or(1);
-    for (there, array, from) in [
-        (used.x_scales, "x_scales", format!("(u64)token * a.x_blocks + unit * {} / {block}", format.k_group)),
-        (used.x_sums, "x_sums", "(u64)token * a.units + unit".to_string()),
-    ] {
-        if there && (parts.is_none() || array == "x_sums") {
+                per_run = panels * 8,
+                place = runs * panels * MMA_ROWS,
+            ),
+        )
+    };
+    out += &match &parts {
+        Some(parts) => superblock::copy(plan, tiling, parts, &unit, each),
+        None => format.terms().map(Term::array).map(of_terms).collect(),
+    };
+    let of_runs = place_of_x_scale(plan, "(u64)token", "unit").filter(|_| parts.is_none());
+    for (array, from) in
+        [("x_scales", of_runs), ("x_sums", used.x_sums.then(|| "(u64)token * a.units + unit".to_string()))]
+    {
+        if let Some(from) = from {
             out += &each(
                 runs * tokens,
                 &format!(
@@ -309,17 +307,10 @@ fn copy_terms(
 
 /// Statements that multiply the stage at place `at`.
 fn multiply(plan: &CudaMatmul<'_>, tiling: &Tiling) -> String {
-    let (tokens, k, bytes) = (plan.tokens, plan.pack.tile.k, plan.pack.tile.bytes);
+    let (tokens, k) = (plan.tokens, plan.pack.tile.k);
     let Tiling { warp_tokens, panels, tiles, run, .. } = *tiling;
     let columns = warp_tokens / 8;
-    let parts: Vec<String> = (0..loads(plan))
-        .map(|part| {
-            format!(
-                "gm_shared_get<u32x4>(ws, ((at * {panels} + own_panel) * {tiles} + i) * {bytes} + {} + gm_lane() * 16)",
-                part * 512
-            )
-        })
-        .collect();
+    let parts = staged(plan, &format!("(at * {panels} + own_panel) * {tiles} + i"));
     let products = products(plan, columns, |step| {
         format!(
             "gm_shared_get<u32x2>(xs, ((at * {stage_steps} + i * {steps} + {step}) * {tokens} + own_tokens + c * 8 + g) * 32 + t * 8)",

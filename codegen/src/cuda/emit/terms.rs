@@ -118,19 +118,20 @@ pub(super) fn add_terms(plan: &CudaMatmul<'_>, [y, sum, low, scale, min]: [&str;
 
 /// Statements that bind `x_sum` and `x_scale` of token `token` and run `unit`, where they are used.
 pub(super) fn run_of_token(plan: &CudaMatmul<'_>) -> String {
-    let format = plan.format;
     if let Some(fused) = &plan.fused {
         return fused.run_of_token(plan);
     }
     let mut out = x_sum_of_run(plan);
-    if let Some(block) = format.activations.block {
-        let _ = writeln!(
-            out,
-            "const f32 x_scale = gm_load(a.x_scales + (u64)token * a.x_blocks + unit * {} / {block});",
-            format.k_group
-        );
+    if let Some(place) = place_of_x_scale(plan, "(u64)token", "unit") {
+        let _ = writeln!(out, "const f32 x_scale = gm_load(a.x_scales + {place});");
     }
     out
+}
+
+/// The place of the scale of `token` for run `unit` (expressions) in their array; none where a row of activations has one.
+pub(super) fn place_of_x_scale(plan: &CudaMatmul<'_>, token: &str, unit: &str) -> Option<String> {
+    let block = plan.format.activations.block?;
+    Some(format!("{token} * a.x_blocks + {unit} * {} / {block}", plan.format.k_group))
 }
 
 /// A statement that binds `x_sum` of token `token` and run `unit`, where that is used.

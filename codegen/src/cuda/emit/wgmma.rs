@@ -9,7 +9,7 @@
 use super::accumulators::Accumulators;
 use super::arrays::Array;
 use super::epilogue::epilogue_row;
-use super::fragments::{fragments, loads};
+use super::fragments::{fragments, staged};
 use super::header::HOPPER_HEADER;
 use super::operands::{load_table, table_of};
 use super::overlap::wait;
@@ -342,18 +342,8 @@ GM_DEVICE void bring(X &xs, W &ws, B &full, B &empty{parameters}, const Matmul &
 
 /// `products`: what the others begin a stage with. `release`: how they end it where a row is one sum.
 fn products(plan: &CudaMatmul<'_>, division: &Warpgroups) -> String {
-    let (tokens, tile) = (plan.tokens, &plan.pack.tile);
-    let steps = tile.k / 32;
-    let parts: Vec<String> = (0..loads(plan))
-        .map(|part| {
-            format!(
-                "gm_shared_get<u32x4>(ws, (place * {} + gm_warp()) * {} + {} + gm_lane() * 16)",
-                division.panels,
-                tile.bytes,
-                part * 512
-            )
-        })
-        .collect();
+    let (tokens, steps) = (plan.tokens, plan.pack.tile.k / 32);
+    let parts = staged(plan, &format!("place * {} + gm_warp()", division.panels));
     let (table, _) = table_of(plan);
     let mut operands = String::new();
     for step in 0..steps {

@@ -9,7 +9,7 @@ use super::arrays::{self, Array};
 use super::ends::{Ends, OfRows, indented, outputs, shared_pair};
 use super::pipelined::Used;
 use super::product::{CudaMatmul, MMA_ROWS};
-use super::terms::SuperBlockTerms;
+use super::terms::{SuperBlockTerms, place_of_x_scale};
 use super::tiles::{RunTerms, Warpgroups};
 use crate::plan::Term;
 use crate::text::{joined, when};
@@ -131,38 +131,27 @@ pub(super) fn producer_terms(
 "
         );
     }
-    let block = plan.format.activations.block.unwrap_or(1);
-    let scale = |stage: &str| {
-        format!(
-            "gm_load(a.x_scales + (u64)own_token * a.x_blocks + {} * {} / {block})",
-            unit(stage),
-            plan.format.k_group
-        )
-    };
-    let sum = |stage: &str| format!("gm_load(a.x_sums + (u64)own_token * a.units + {})", unit(stage));
+    let scale = |stage: &str| place_of_x_scale(plan, "(u64)own_token", &unit(stage));
+    let sum = |stage: &str| used.x_sums.then(|| format!("(u64)own_token * a.units + {}", unit(stage)));
     if used.x_scales || used.x_sums {
         let _ =
             writeln!(out.begin, "    const u32 own_token = gm_min(first_token + own % {tokens}, a.m - 1);");
         let _ = writeln!(out.stage, "        const u32 later = gm_min(stage + {ahead}, stages - 1);");
     }
-    for (there, ty, name, load) in [
-        (used.x_scales, "f32", "x_scales", &scale as &dyn Fn(&str) -> String),
-        (used.x_sums, "i32", "x_sums", &sum),
-    ] {
-        if !there {
-            continue;
-        }
+    let first = "gm_min(i, stages - 1)";
+    for (ty, name, first, later) in
+        [("f32", "x_scales", scale(first), scale("later")), ("i32", "x_sums", sum(first), sum("later"))]
+    {
+        let (Some(first), Some(later)) = (first, later) else { continue };
         let _ = writeln!(
             out.begin,
             "    {ty} {name}_ahead[{ahead}];
-    GM_UNROLL for (u32 i = 0; i < {ahead}; i++) {name}_ahead[i] = {};",
-            load("gm_min(i, stages - 1)")
+    GM_UNROLL for (u32 i = 0; i < {ahead}; i++) {name}_ahead[i] = gm_load(a.{name} + {first});"
         );
         let _ = writeln!(
             out.stage,
             "        if (own < {tokens}) {name}[place * {tokens} + own] = {name}_ahead[i];
-        {name}_ahead[i] = {};",
-            load("later")
+        {name}_ahead[i] = gm_load(a.{name} + {later});"
         );
     }
     out
