@@ -4,7 +4,7 @@ use super::format::FormatPlan;
 use crate::Error;
 use gristmill_spec::model::Origin;
 
-/// The largest k for which no i32 can overflow that gains so much with each of them, where k is padded by fewer than `padding`.
+/// The largest k for which an i32 holds a sum that each k adds at most so much to; k is padded by fewer than `padding` elements.
 pub(crate) fn exact_over(each: u64, padding: u32) -> u64 {
     (i32::MAX as u64 / each).saturating_sub(padding.into())
 }

@@ -18,10 +18,10 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// For `tokens` at once, whose codes are decoded as they are read or into a buffer, maybe that of a matrix `unit`: where a token reads
-    /// weights once, and where it was measured to pay for several. Callers have a say where single tokens read weights as fast as memory
-    /// delivers, since some processors' prefetchers do better alone there. Codes with upper bits in nibbles take so long to decode that they
-    /// do not: `q3_k` and `iq2_s` lost a tenth on Zen 4.
+    /// For tiles of so many `tokens`: where a token reads weights once, and where it was measured to pay for several. Callers have a say
+    /// where single tokens read weights as fast as memory delivers, since some processors' prefetchers do better alone there. They have none
+    /// where codes are decoded to a buffer (`buffered`, which may be that of a matrix `unit`), or have upper bits in nibbles: those take so
+    /// long to decode that `q3_k` and `iq2_s` lost a tenth on Zen 4 without prefetches.
     pub(super) fn new(
         plan: &FormatPlan<'_>,
         pack: &PackPlan<'_>,
