@@ -376,34 +376,43 @@ pub(super) fn whole_sums(plan: &MatmulPlan<'_>) -> String {
 /// Activation scale, outer scale, bias, store: the order of the scalar reference. `vectors` is how many
 /// vectors of rows there are, `tokens` how many tokens, and `y` the f32 sums of vector `i` and token `t`.
 pub(super) fn epilogue(format: &FormatPlan<'_>, vectors: &str, tokens: &str, y: &str) -> String {
+    format!("for i in 0..{vectors} {{ {BIAS_OF_ROWS} for t in 0..{tokens} {{ {} }} }}\n", output(format, y))
+}
+
+/// The same for `V` vectors and `count` tokens, one by one, so that lines of a token that lie side by side are written together: where outputs
+/// of many tokens lie in many pages, that took 0.9 of the time.
+pub(super) fn epilogue_by_token(format: &FormatPlan<'_>, y: &str) -> String {
+    format!("for t in 0..count {{ for i in 0..V {{ {BIAS_OF_ROWS} {} }} }}\n", output(format, y))
+}
+
+/// The row of vector `i`, unless it is beyond the last one, and its bias.
+const BIAS_OF_ROWS: &str = "let row = row + i * LANES;
+     if row >= a.row_end { break; }
+     let whole = row + LANES <= a.row_end;
+     let bias = if a.bias.is_null() {
+         None
+     } else if whole {
+         Some(simd::load_f32(a.bias.add(row)))
+     } else {
+         let mut lanes = [0f32; LANES];
+         lanes.as_mut_ptr().copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+         Some(simd::load_f32(lanes.as_ptr()))
+     };";
+
+/// The statements that write the output of token `t`.
+fn output(format: &FormatPlan<'_>, y: &str) -> String {
     let of_token = lower::of_token(format, f32(y), f32("simd::splat_f32(*a.x_scales.add(token + t))"));
     let y = simd::expr(&lower::of_row(format, of_token, f32("simd::load_f32(a.outer.add(row))")));
     format!(
-        "for i in 0..{vectors} {{
-             let row = row + i * LANES;
-             if row >= a.row_end {{ break; }}
-             let whole = row + LANES <= a.row_end;
-             let bias = if a.bias.is_null() {{
-                 None
-             }} else if whole {{
-                 Some(simd::load_f32(a.bias.add(row)))
-             }} else {{
-                 let mut lanes = [0f32; LANES];
-                 lanes.as_mut_ptr().copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
-                 Some(simd::load_f32(lanes.as_ptr()))
-             }};
-             for t in 0..{tokens} {{
-                 let y = {y};
-                 let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
-                 let out = a.y.add((token + t) * a.n + row);
-                 if whole {{
-                     simd::store_f32(out, y);
-                 }} else {{
-                     let mut lanes = [0f32; LANES];
-                     simd::store_f32(lanes.as_mut_ptr(), y);
-                     out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
-                 }}
-             }}
-         }}\n"
+        "let y = {y};
+         let y = match bias {{ Some(bias) => simd::add_f32(y, bias), None => y }};
+         let out = a.y.add((token + t) * a.n + row);
+         if whole {{
+             simd::store_f32(out, y);
+         }} else {{
+             let mut lanes = [0f32; LANES];
+             simd::store_f32(lanes.as_mut_ptr(), y);
+             out.copy_from_nonoverlapping(lanes.as_ptr(), a.row_end - row);
+         }}"
     )
 }

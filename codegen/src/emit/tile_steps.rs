@@ -4,24 +4,27 @@
 //! tokens, of the next tokens, or of the next part. They take turns by tiles of k, since a processor looks only so far ahead.
 
 use super::function::Function;
-use super::matmul::epilogue;
+use super::matmul::epilogue_by_token;
 use super::runs;
 use super::sums::zero_point;
 use super::superblock_terms;
 use super::terms;
-use super::tiles::{OF_TILES, add, uncorrected};
+use super::tiles::{OF_TILES, add, tokens_at_once, uncorrected};
 use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles};
 use std::fmt::Write;
 
 /// Statements before the parts of a turn of tokens, those for `count` tokens from `token` of a part, and those after all parts.
-pub(super) const BEGIN: &str = "let mut done = None;\nlet mut sums = 0;\n";
+pub(super) const BEGIN: &str = "let mut done = None;
+     let mut of_tiles = (&raw mut (*buffer).of_tiles.0).cast::<i32>();
+     let mut of_next = of_tiles.add(SUMS);\n";
 pub(super) const MULTIPLY: &str = "for step in part.first..part.last {
-         let from = (step - part.first) * STEP_K;
-         let next = Step { step, from, token, count, at: token - begin, sums };
+         let x = a.x.add(token * a.x_stride + step * STEP_K);
+         let operands = (&raw const (*buffer).operands.0).cast::<u8>().add((step - part.first) * STEP_K * ROWS);
+         let next = Step { step, token, count, x, operands, of_tiles, at: token - begin };
          multiply::<V>(a, buffer, row, Some(next), done);
          done = Some(next);
-         sums = 1 - sums;
+         (of_tiles, of_next) = (of_next, of_tiles);
      }";
 pub(super) const END: &str = "multiply::<V>(a, buffer, row, None, done);";
 
@@ -34,23 +37,25 @@ const STEP: &str = "/// A step of `count` tokens from `token`.
      #[derive(Clone, Copy)]
      struct Step {
          step: usize,
-         /// Where its operands are in the buffer, in elements of a row.
-         from: usize,
          token: usize,
          count: usize,
+         /// Its activations.
+         x: *const i8,
+         /// Its operands in the buffer.
+         operands: *const u8,
+         /// The place of its sums of tiles.
+         of_tiles: *mut i32,
          /// Where the first token's f32 sums wait.
          at: usize,
-         /// Which of both places has the sums of tiles.
-         sums: usize,
      }";
 
 /// The function that gives the unit a tile of k.
 fn products(tiles: &Tiles, features: &str) -> String {
     let function = Function {
-        doc: "Tile `tile` of the k of a step: the first begins its sums, and the last writes them.",
+        doc: "Adds the products of tile `tile` of a step's k to the sums of the unit; the last tile writes them.",
         safety: "As [`MatmulArgs`] says; the step is staged, its tokens are below `m`, and tiles are configured for so many.",
         features,
-        declaration: "unsafe fn products<const V: usize>(a: &MatmulArgs, buffer: *mut Buffer, of: Step, tile: usize)",
+        declaration: "unsafe fn products<const V: usize>(a: &MatmulArgs, of: Step, tile: usize)",
     };
     let by_tokens = |statement: &dyn Fn(&str) -> String| match tiles.operands.in_digits() {
         // The sums of high digits have the place of those of a second tile of tokens.
@@ -58,19 +63,12 @@ fn products(tiles: &Tiles, features: &str) -> String {
         false => format!("if of.count > amx::TOKENS {{ {} }} else {{ {} }}", statement("2"), statement("1")),
     };
     let body = format!(
-        "let operands = (&raw const (*buffer).operands.0).cast::<u8>();
-         let k = tile * TILE_K;
-         if tile == 0 {{ amx::clear(); }}
+        "let k = tile * TILE_K;
+         let operands = of.operands;
          {}
-         if k + TILE_K == STEP_K {{
-             let sums = (&raw mut (*buffer).of_tiles.0).cast::<i32>().add(of.sums * SUMS);
-             {}
-         }}",
-        by_tokens(&|tokens| {
-            let x = "a.x.add(of.token * a.x_stride + of.step * STEP_K + k)";
-            add(tiles, x, "(of.from + k)", tokens)
-        }),
-        by_tokens(&|tokens| format!("amx::store::<V, {tokens}>(sums);")),
+         if k + TILE_K == STEP_K {{ {} }}",
+        by_tokens(&|tokens| add(tiles, "of.x.add(k)", "k", tokens)),
+        by_tokens(&|tokens| format!("amx::store::<V, {tokens}>(of.of_tiles);")),
     );
     let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles";
     format!("#[inline]\n{}", function.with_unsafe("", why, &body))
@@ -90,22 +88,22 @@ fn multiply(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
         None => by_k_group(plan, tiles),
     };
     let body = format!(
-        "let Some(Step {{ step: {step}, token, count, at, sums, .. }}) = done else {{
+        "if next.is_some() {{ amx::clear(); }}
+         let Some(Step {{ step: {step}, token, count, of_tiles, at, .. }}) = done else {{
              if let Some(next) = next {{
-                 for tile in 0..STEP_K / TILE_K {{ products::<V>(a, buffer, next, tile); }}
+                 for tile in 0..TILES_OF_STEP {{ products::<V>(a, next, tile); }}
              }}
              return;
          }};
-         let sums = (&raw const (*buffer).of_tiles.0).cast::<i32>().add(sums * SUMS);
-         let waiting = (&raw mut (*buffer).sums.0).cast::<u32>().add(at * ROWS);
+         let sums = of_tiles.cast_const();
+         let waiting = (&raw mut (*buffer).sums.0).cast::<f32>().add(at * ROWS);
          {terms}
-         let tokens = count.div_ceil(STEP_K / TILE_K);
-         for tile in 0..STEP_K / TILE_K {{
-             if let Some(next) = next {{ products::<V>(a, buffer, next, tile); }}
-             for t in tile * tokens..count.min((tile + 1) * tokens) {{
+         for tile in 0..TILES_OF_STEP {{
+             if let Some(next) = next {{ products::<V>(a, next, tile); }}
+             for t in tile * TURN..count.min((tile + 1) * TURN) {{
                  {of_token}
                  for i in 0..V {{
-                     let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
+                     let waiting = waiting.add(t * ROWS + i * LANES);
                      let mut y = if {step} == 0 {{ simd::splat_f32(0.0) }} else {{ simd::load_f32(waiting) }};
                      {of_sum}
                      simd::store_f32(waiting, y);
@@ -114,10 +112,17 @@ fn multiply(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          }}
          if {step} + 1 < steps(a) {{ return; }}
          {}",
-        epilogue(plan.format, "V", "count", "simd::load_f32(waiting.add(t * ROWS + i * LANES).cast())"),
+        epilogue_by_token(plan.format, "simd::load_f32(waiting.add(t * ROWS + i * LANES))"),
     );
     let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the steps and the tiles";
-    function.with_unsafe("", why, &body)
+    let items = format!(
+        "/// Tiles of k of a step.
+         const TILES_OF_STEP: usize = STEP_K / TILE_K;
+         /// Tokens whose sums are scaled after each.
+         const TURN: usize = {}.div_ceil(TILES_OF_STEP);",
+        tokens_at_once(tiles)
+    );
+    function.with_unsafe(&items, why, &body)
 }
 
 /// How the sums of a step are scaled.

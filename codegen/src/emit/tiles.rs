@@ -6,7 +6,7 @@
 //! given of the next super-block or run, vectors scale the sums of some tokens of the last one.
 
 use super::function::{Function, constants, imports};
-use super::matmul::{epilogue, trit_tables};
+use super::matmul::{epilogue_by_token, trit_tables};
 use super::staged;
 use super::sums::{needs_sum, zero_point};
 use super::superblock_terms;
@@ -193,7 +193,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          {epilogue}",
         all = products("tile * TILE_K"),
         last = products("whole * TILE_K"),
-        epilogue = epilogue(plan.format, "V", "count", &whole_sum(plan, tiles)),
+        epilogue = epilogue_by_token(plan.format, &whole_sum(plan, tiles)),
     );
     let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles";
     function.with_unsafe("", why, &body)
@@ -215,10 +215,13 @@ fn whole_sum(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     }
 }
 
+/// The most tokens that are multiplied at once.
+pub(super) fn tokens_at_once(tiles: &Tiles) -> &'static str {
+    if tiles.operands.in_digits() { "amx::TOKENS" } else { "(2 * amx::TOKENS)" }
+}
+
 /// The function that takes a panel through tokens.
 fn panel(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
-    let digits = tiles.operands.in_digits();
-    let at_once = if digits { "amx::TOKENS" } else { "2 * amx::TOKENS" };
     let whole_rows = "if count > amx::TOKENS {
              tile::<V, 2>(a, part, row, token, token - begin, count);
          } else {
@@ -231,14 +234,16 @@ fn panel(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let body = format!(
         "let mut token = begin;
          while token < end {{
-             let count = (end - token).min({at_once});
+             let count = (end - token).min({});
              if count != configured {{
                  amx::configure(count, TILE_K, {digits});
                  configured = count;
              }}
              {multiply}
              token += count;
-         }}"
+         }}",
+        tokens_at_once(tiles),
+        digits = tiles.operands.in_digits(),
     );
     let begin = format!("let mut configured = 0;\n{begin}");
     staged::panel(plan, features, [&begin, &body, end])
