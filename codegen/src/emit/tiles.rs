@@ -160,7 +160,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
         features,
         declaration: "unsafe fn tile<const V: usize, const X: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize, count: usize)",
     };
-    let products = |from: &str| add(tiles, &format!("x.add({from})"), &format!("({from})"), "X");
+    let products = |from: &str| add(tiles, &format!("x.add({from})"), from, "X");
     let body = format!(
         "let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
          let sums = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();

@@ -141,47 +141,39 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
         // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles.
         unsafe {
             let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
-            let of_tiles = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
+            let sums = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
             let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
             let x = a.x.add(token * a.x_stride + part.first * STEP_K);
             let k = (part.last - part.first) * STEP_K;
             // The last tile of a row may be a shorter one.
             let (whole, rest) = (k / TILE_K, k % TILE_K);
-            let (sums, shorter) = (of_tiles, of_tiles.add(SUMS));
-            if whole > 0 {
+            amx::clear();
+            for tile in 0..whole {
                 amx::signed::<
                     V,
                     X,
-                >(
-                    amx::Operands {
-                        x,
-                        x_stride: a.x_stride,
-                        w: operands,
-                        w_stride: 4 * ROWS,
-                        k: TILE_K,
-                        tiles: whole,
-                    },
-                    sums,
-                );
-            } else {
-                sums.write_bytes(0, SUMS);
+                >(amx::Operands {
+                    x: x.add(tile * TILE_K),
+                    x_stride: a.x_stride,
+                    w: operands.add(tile * TILE_K * ROWS),
+                    w_stride: 4 * ROWS,
+                });
             }
+            amx::store::<V, X>(sums);
+            let shorter = sums.add(SUMS);
             if rest > 0 {
                 amx::configure(count, rest, false);
+                amx::clear();
                 amx::signed::<
                     V,
                     X,
-                >(
-                    amx::Operands {
-                        x: x.add(whole * TILE_K),
-                        x_stride: a.x_stride,
-                        w: operands.add(whole * TILE_K * ROWS),
-                        w_stride: 4 * ROWS,
-                        k: rest,
-                        tiles: 1,
-                    },
-                    shorter,
-                );
+                >(amx::Operands {
+                    x: x.add(whole * TILE_K),
+                    x_stride: a.x_stride,
+                    w: operands.add(whole * TILE_K * ROWS),
+                    w_stride: 4 * ROWS,
+                });
+                amx::store::<V, X>(shorter);
                 amx::configure(count, TILE_K, false);
             }
             for t in 0..count {
@@ -203,24 +195,24 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
             if part.last < steps(a) {
                 return;
             }
-            for i in 0..V {
-                let row = row + i * LANES;
-                if row >= a.row_end {
-                    break;
-                }
-                let whole = row + LANES <= a.row_end;
-                let bias = if a.bias.is_null() {
-                    None
-                } else if whole {
-                    Some(simd::load_f32(a.bias.add(row)))
-                } else {
-                    let mut lanes = [0f32; LANES];
-                    lanes
-                        .as_mut_ptr()
-                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
-                    Some(simd::load_f32(lanes.as_ptr()))
-                };
-                for t in 0..count {
+            for t in 0..count {
+                for i in 0..V {
+                    let row = row + i * LANES;
+                    if row >= a.row_end {
+                        break;
+                    }
+                    let whole = row + LANES <= a.row_end;
+                    let bias = if a.bias.is_null() {
+                        None
+                    } else if whole {
+                        Some(simd::load_f32(a.bias.add(row)))
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        lanes
+                            .as_mut_ptr()
+                            .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                        Some(simd::load_f32(lanes.as_ptr()))
+                    };
                     let y = simd::mul_f32(
                         simd::div_f32(
                             simd::to_f32(
@@ -271,6 +263,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
             let mut begin = first;
             while begin < last {
                 let end = last.min(begin + turn);
+                let mut configured = 0;
                 let mut part = Part {
                     buffer,
                     first: 0,
@@ -279,7 +272,6 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                 loop {
                     stage::<V>(a, part, row);
                     let mut token = begin;
-                    let mut configured = 0;
                     while token < end {
                         let count = (end - token).min(2 * amx::TOKENS);
                         if count != configured {

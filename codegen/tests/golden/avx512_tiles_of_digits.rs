@@ -1,4 +1,4 @@
-pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_mins_f16_digit_tiles {
+pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_mins_f16_split_integer_tiles {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::amx;
     use ::gristmill::runtime::simd::avx512vnni::{self as simd, LANES};
@@ -94,6 +94,11 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             ),
                         );
                     }
+                    let mut low = factors;
+                    let mut high = factors;
+                    for i in 0..V {
+                        (low[i], high[i]) = amx::split::<2>(factors[i]);
+                    }
                     for tile in 0..TILES {
                         let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
                         let mut packed0 = [simd::zero(); V];
@@ -117,7 +122,10 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             w0[i] = simd::and(packed0[i], simd::bytes(0xf));
                         }
                         for i in 0..V {
-                            let (low, high) = amx::times_in_digits(w0[i], factors[i], 0);
+                            let (low, high) = (
+                                amx::times_digit(w0[i], low[i]),
+                                amx::times_digit(w0[i], high[i]),
+                            );
                             let to = to.add(i * LANES * 4);
                             to.cast::<simd::I>().write(low);
                             to.add(HIGH).cast::<simd::I>().write(high);
@@ -130,7 +138,10 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             );
                         }
                         for i in 0..V {
-                            let (low, high) = amx::times_in_digits(w1[i], factors[i], 0);
+                            let (low, high) = (
+                                amx::times_digit(w1[i], low[i]),
+                                amx::times_digit(w1[i], high[i]),
+                            );
                             let to = to.add(4 * ROWS + i * LANES * 4);
                             to.cast::<simd::I>().write(low);
                             to.add(HIGH).cast::<simd::I>().write(high);
@@ -141,28 +152,82 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
             }
         }
     }
-    /// `V` vectors of rows from `row` by `count` tokens from `token`, which are one tile, and whose sums wait at token `at` of the
-    /// buffer.
+    /// A step of `count` tokens from `token`.
+    #[derive(Clone, Copy)]
+    struct Step {
+        step: usize,
+        token: usize,
+        count: usize,
+        /// Its activations.
+        x: *const i8,
+        /// Its operands in the buffer.
+        operands: *const u8,
+        /// The place of its sums of tiles.
+        of_tiles: *mut i32,
+        /// Where the first token's f32 sums wait.
+        at: usize,
+    }
+    #[inline]
+    /// Adds the products of tile `tile` of a step's k to the sums of the unit; the last tile writes them.
     ///
     /// # Safety
     ///
-    /// As [`MatmulArgs`] says; the rows lie within its panels and are staged, the tokens are below `m`, and those from `at` on
-    /// within the buffer; tiles are configured for `count` tokens.
+    /// As [`MatmulArgs`] says; the step is staged, its tokens are below `m`, and tiles are configured for so many.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    unsafe fn tile<const V: usize>(
-        a: &MatmulArgs,
-        part: Part,
-        row: usize,
-        token: usize,
-        at: usize,
-        count: usize,
-    ) {
-        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles.
+    unsafe fn products<const V: usize>(a: &MatmulArgs, of: Step, tile: usize) {
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles.
         unsafe {
-            let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
-            let of_tiles = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
-            let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
-            let x = a.x.add(token * a.x_stride + part.first * STEP_K);
+            let k = tile * TILE_K;
+            let operands = of.operands;
+            amx::unsigned_digits::<
+                V,
+            >(
+                amx::Operands {
+                    x: of.x.add(k),
+                    x_stride: a.x_stride,
+                    w: operands.add(k * ROWS),
+                    w_stride: 4 * ROWS,
+                },
+                HIGH,
+            );
+            if k + TILE_K == STEP_K {
+                amx::store::<V, 2>(of.of_tiles);
+            }
+        }
+    }
+    /// Multiplies `V` vectors of rows from `row` with the tokens of step `next`, and scales the sums of step `done` meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// As [`MatmulArgs`] says; the rows lie within its panels, and `next` is staged; the tokens are below `m` and their places within the
+    /// buffer; `done` was multiplied for these rows, and tiles are configured for `next`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn multiply<const V: usize>(
+        a: &MatmulArgs,
+        buffer: *mut Buffer,
+        row: usize,
+        next: Option<Step>,
+        done: Option<Step>,
+    ) {
+        /// Tiles of k of a step.
+        const TILES_OF_STEP: usize = STEP_K / TILE_K;
+        /// Tokens whose sums are scaled after each.
+        const TURN: usize = amx::TOKENS.div_ceil(TILES_OF_STEP);
+        // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the steps and the tiles.
+        unsafe {
+            if next.is_some() {
+                amx::clear();
+            }
+            let Some(Step { step: block, token, count, of_tiles, at, .. }) = done else {
+                if let Some(next) = next {
+                    for tile in 0..TILES_OF_STEP {
+                        products::<V>(a, next, tile);
+                    }
+                }
+                return;
+            };
+            let sums = of_tiles.cast_const();
+            let waiting = (&raw mut (*buffer).sums.0).cast::<f32>().add(at * ROWS);
             let mut scales = [a.scales.cast::<u16>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
@@ -177,55 +242,36 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                 mins[i] = panel.cast::<u16>().add(row % ROWS);
                 min_integers[i] = panel.add(16).cast::<i8>().add(row % ROWS * 2);
             }
-            for ahead in part.first..=part.last {
-                if ahead < part.last {
-                    let sums = of_tiles.add((ahead - part.first) % 2 * SUMS);
-                    amx::digits::<
-                        V,
-                    >(
-                        amx::Operands {
-                            x: x.add((ahead - part.first) * STEP_K),
-                            x_stride: a.x_stride,
-                            w: operands.add((ahead - part.first) * STEP_K * ROWS),
-                            w_stride: 4 * ROWS,
-                            k: TILE_K,
-                            tiles: STEP_K / TILE_K,
-                        },
-                        HIGH,
-                        sums,
+            let mut scale = [simd::splat_f32(0.0); V];
+            for i in 0..V {
+                scale[i] = simd::load_f16(scales[i].add(block * WORDS * 2));
+            }
+            let mut min = [simd::splat_f32(0.0); V];
+            for i in 0..V {
+                min[i] = simd::load_f16(mins[i].add(block * MIN_WORDS * 2));
+            }
+            let mut minima = [[simd::zero(); V]; RUNS / 2];
+            for pair in 0..RUNS / 2 {
+                for i in 0..V {
+                    minima[pair][i] = simd::integer_pairs(
+                        min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS * 2),
                     );
                 }
-                if ahead == part.first {
-                    continue;
+            }
+            let pairs = (&raw mut (*buffer).x_sums.0).cast::<i32>();
+            for t in 0..count {
+                amx::pairs::<
+                    RUNS,
+                >(
+                    a.x_sums.add((token + t) * a.units + block * RUNS),
+                    pairs.add(t * (RUNS / 2)),
+                );
+            }
+            for tile in 0..TILES_OF_STEP {
+                if let Some(next) = next {
+                    products::<V>(a, next, tile);
                 }
-                let block = ahead - 1;
-                let sums = of_tiles.add((block - part.first) % 2 * SUMS);
-                let mut scale = [simd::splat_f32(0.0); V];
-                for i in 0..V {
-                    scale[i] = simd::load_f16(scales[i].add(block * WORDS * 2));
-                }
-                let mut min = [simd::splat_f32(0.0); V];
-                for i in 0..V {
-                    min[i] = simd::load_f16(mins[i].add(block * MIN_WORDS * 2));
-                }
-                let mut minima = [[simd::zero(); V]; RUNS / 2];
-                for pair in 0..RUNS / 2 {
-                    for i in 0..V {
-                        minima[pair][i] = simd::integer_pairs(
-                            min_integers[i].add(block * MIN_WORDS * 4 + pair * ROWS * 2),
-                        );
-                    }
-                }
-                let pairs = (&raw mut (*part.buffer).x_sums.0).cast::<i32>();
-                for t in 0..count {
-                    amx::pairs::<
-                        RUNS,
-                    >(
-                        a.x_sums.add((token + t) * a.units + block * RUNS),
-                        pairs.add(t * (RUNS / 2)),
-                    );
-                }
-                for t in 0..count {
+                for t in tile * TURN..count.min((tile + 1) * TURN) {
                     let x_scale = simd::splat_f32(
                         *a.x_scales.add((token + t) * a.x_blocks + block),
                     );
@@ -237,18 +283,20 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                         }
                     }
                     for i in 0..V {
-                        let total = amx::joined(
-                            simd::load(sums.add((t * V + i) * LANES).cast()),
-                            simd::load(
-                                sums.add(((amx::TOKENS + t) * V + i) * LANES).cast(),
-                            ),
-                        );
-                        let waiting = waiting.add(t * ROWS + i * LANES).cast::<f32>();
+                        let waiting = waiting.add(t * ROWS + i * LANES);
                         let mut y = if block == 0 {
                             simd::splat_f32(0.0)
                         } else {
                             simd::load_f32(waiting)
                         };
+                        let total = amx::joined::<
+                            2,
+                        >(
+                            simd::load(sums.add((t * V + i) * LANES).cast()),
+                            simd::load(
+                                sums.add(((amx::TOKENS + t) * V + i) * LANES).cast(),
+                            ),
+                        );
                         y = simd::add_f32(
                             y,
                             simd::mul_f32(
@@ -267,28 +315,28 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                     }
                 }
             }
-            if part.last < steps(a) {
+            if block + 1 < steps(a) {
                 return;
             }
-            for i in 0..V {
-                let row = row + i * LANES;
-                if row >= a.row_end {
-                    break;
-                }
-                let whole = row + LANES <= a.row_end;
-                let bias = if a.bias.is_null() {
-                    None
-                } else if whole {
-                    Some(simd::load_f32(a.bias.add(row)))
-                } else {
-                    let mut lanes = [0f32; LANES];
-                    lanes
-                        .as_mut_ptr()
-                        .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
-                    Some(simd::load_f32(lanes.as_ptr()))
-                };
-                for t in 0..count {
-                    let y = simd::load_f32(waiting.add(t * ROWS + i * LANES).cast());
+            for t in 0..count {
+                for i in 0..V {
+                    let row = row + i * LANES;
+                    if row >= a.row_end {
+                        break;
+                    }
+                    let whole = row + LANES <= a.row_end;
+                    let bias = if a.bias.is_null() {
+                        None
+                    } else if whole {
+                        Some(simd::load_f32(a.bias.add(row)))
+                    } else {
+                        let mut lanes = [0f32; LANES];
+                        lanes
+                            .as_mut_ptr()
+                            .copy_from_nonoverlapping(a.bias.add(row), a.row_end - row);
+                        Some(simd::load_f32(lanes.as_ptr()))
+                    };
+                    let y = simd::load_f32(waiting.add(t * ROWS + i * LANES));
                     let y = match bias {
                         Some(bias) => simd::add_f32(y, bias),
                         None => y,
@@ -330,6 +378,10 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
             let mut begin = first;
             while begin < last {
                 let end = last.min(begin + turn);
+                let mut configured = 0;
+                let mut done = None;
+                let mut of_tiles = (&raw mut (*buffer).of_tiles.0).cast::<i32>();
+                let mut of_next = of_tiles.add(SUMS);
                 let mut part = Part {
                     buffer,
                     first: 0,
@@ -338,14 +390,30 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                 loop {
                     stage::<V>(a, part, row);
                     let mut token = begin;
-                    let mut configured = 0;
                     while token < end {
                         let count = (end - token).min(amx::TOKENS);
                         if count != configured {
                             amx::configure(count, TILE_K, true);
                             configured = count;
                         }
-                        tile::<V>(a, part, row, token, token - begin, count);
+                        for step in part.first..part.last {
+                            let x = a.x.add(token * a.x_stride + step * STEP_K);
+                            let operands = (&raw const (*buffer).operands.0)
+                                .cast::<u8>()
+                                .add((step - part.first) * STEP_K * ROWS);
+                            let next = Step {
+                                step,
+                                token,
+                                count,
+                                x,
+                                operands,
+                                of_tiles,
+                                at: token - begin,
+                            };
+                            multiply::<V>(a, buffer, row, Some(next), done);
+                            done = Some(next);
+                            (of_tiles, of_next) = (of_next, of_tiles);
+                        }
                         token += count;
                     }
                     if part.last == steps(a) {
@@ -357,6 +425,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                         last: (part.last + STEPS).min(steps(a)),
                     };
                 }
+                multiply::<V>(a, buffer, row, None, done);
                 begin = end;
             }
         }
