@@ -15,7 +15,14 @@ pub fn emit(format: &Activations) -> String {
         Some(block) => (whole_units(format, block), choices(block)),
         None => Default::default(),
     };
-    let block = format.block.map_or("k.max(1)".to_string(), |block| block.to_string());
+    let each_block = match format.block {
+        Some(block) => &format!(
+            "for index in 0..k.div_ceil({block}) {{
+                 let first = index * {block};
+                 let end = k.min(first + {block});"
+        ),
+        None => "if k > 0 {\n// A row is one block.\nlet (index, first, end) = (0, 0, k);",
+    };
     format!(
         "{blocks}
          /// One row.
@@ -36,9 +43,7 @@ pub fn emit(format: &Activations) -> String {
              {choices}
              // SAFETY: the caller answers for a sum each.
              unsafe {{ sums.write_bytes(0, units) }};
-             for index in 0..k.div_ceil({block}) {{
-                 let first = index * {block};
-                 let end = k.min(first + {block});
+             {each_block}
                  // SAFETY: the caller answers for `k` values.
                  let x = unsafe {{ std::slice::from_raw_parts(x.add(first), end - first) }};
                  {}

@@ -12,6 +12,7 @@ use crate::print::rust;
 use crate::text::joined;
 use gristmill_spec::model::{Digit, Field, FieldLayout, Radix, Segment, Slice};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// The loop shape found for a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,10 +192,10 @@ pub fn needs_window(field: &Field) -> bool {
 
 /// An expression (a block) for the array of a field's raw values, read from `block`.
 pub fn read_raw(field: &Field) -> String {
-    let ty = stored::raw_type(field);
-    if let Some(whole) = whole_bytes(field) {
-        return whole;
+    if whole_bytes(field).is_some() {
+        return format!("[{}]", read_one(field));
     }
+    let ty = stored::raw_type(field);
     let mut out = format!("{{ let mut code = [0{}; {}];\n", rust::name(ty), field.count);
     match &field.layout {
         FieldLayout::Bits(slices) => {
@@ -214,16 +215,21 @@ pub fn read_raw(field: &Field) -> String {
     out
 }
 
-/// A field of one little-endian number on a byte border, the form of almost every scale.
-fn whole_bytes(field: &Field) -> Option<String> {
+/// The bytes of a field that is one little-endian number on a byte border, the form of almost every scale.
+fn whole_bytes(field: &Field) -> Option<Range<i64>> {
     let FieldLayout::Bits(slices) = &field.layout else { return None };
     let [slice] = slices.as_slice() else { return None };
-    if field.count != 1 || slice.offset % 8 != 0 || slice.bits % 8 != 0 || slice.bits == 24 {
-        return None;
+    let whole = field.count == 1 && slice.offset % 8 == 0 && [8, 16, 32].contains(&slice.bits);
+    whole.then(|| slice.offset / 8..(slice.offset + i64::from(slice.bits)) / 8)
+}
+
+/// An expression for the raw value of a field that has one.
+pub(super) fn read_one(field: &Field) -> String {
+    match whole_bytes(field).map(|bytes| bytes.map(|byte| format!("block[{byte}]")).collect::<Vec<_>>()) {
+        None => format!("{}[0]", read_raw(field)),
+        Some(bytes) if bytes.len() == 1 => bytes.concat(),
+        Some(bytes) => format!("u{}::from_le_bytes([{}])", 8 * bytes.len(), bytes.join(", ")),
     }
-    let byte = slice.offset / 8;
-    let bytes = joined((0..i64::from(slice.bits / 8)).map(|i| format!("block[{}]", byte + i)), ", ");
-    Some(format!("[u{}::from_le_bytes([{}])]", slice.bits, bytes))
 }
 
 /// Digits: multiply by a power of the base, keep the byte, and the product with the base carries out the digit.
@@ -274,8 +280,11 @@ fn read_digits(out: &mut String, segment: &Segment, radix: Radix, most_significa
     }
 }
 
-/// Statements that OR the array `code` of raw values into `block`, whose bytes start at zero.
+/// Statements that OR the array `code` of raw values into `block`, whose bytes start at zero: those that a field has to itself are stored.
 pub fn write_raw(field: &Field) -> String {
+    if let Some(Range { start, end }) = whole_bytes(field).filter(|bytes| bytes.end - bytes.start > 1) {
+        return format!("block[{start}..{end}].copy_from_slice(&code[0].to_le_bytes());\n");
+    }
     let ty = stored::raw_type(field);
     let mut out = String::new();
     match &field.layout {
@@ -305,11 +314,15 @@ fn write_slice(out: &mut String, slice: &Slice, low: u32, ty: Type) {
             for (index, bit) in combinations(&outer) {
                 let at = slice.offset + bit;
                 let (byte, shift, first) = (at.div_euclid(8), at.rem_euclid(8), index * extent);
-                let _ = writeln!(
-                    out,
-                    "for i in 0..{extent} {{ let code = code[{first} + i]; block[{byte} + i] |= {}; }}",
-                    value("code", shift)
-                );
+                if extent == 1 {
+                    let _ = writeln!(out, "block[{byte}] |= {};", value(&format!("code[{first}]"), shift));
+                } else {
+                    let to = value("code", shift);
+                    let _ = writeln!(
+                        out,
+                        "for i in 0..{extent} {{ let code = code[{first} + i]; block[{byte} + i] |= {to}; }}"
+                    );
+                }
             }
         }
         Strategy::Spread { outer, extent, inner } => {
@@ -375,17 +388,19 @@ pub fn read_i8(field: &Field) -> String {
 
 /// What each raw value of a field means.
 fn read_as(field: &Field, ty: Type, meaning: fn(&Field, Expr) -> Expr) -> String {
-    let value = meaning(field, Expr::name(stored::raw_type(field), "raw")).to(ty);
+    let value = rust::expr(&meaning(field, Expr::name(stored::raw_type(field), "raw")).to(ty));
+    if field.count == 1 {
+        return format!("{{ let raw = {}; [{value}] }}", read_one(field));
+    }
     format!(
         "{{
              let mut values = [0{}; {count}];
              let raw = {};
-             for i in 0..{count} {{ let raw = raw[i]; values[i] = {}; }}
+             for i in 0..{count} {{ let raw = raw[i]; values[i] = {value}; }}
              values
          }}",
         rust::name(ty),
         read_raw(field),
-        rust::expr(&value),
         count = field.count
     )
 }

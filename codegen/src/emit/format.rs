@@ -11,7 +11,7 @@ use crate::lower::stored::raw_type;
 use crate::plan::{Decode, FormatPlan, RunTerm, SuperBlock};
 use crate::print::rust;
 use crate::text::{joined, when};
-use gristmill_spec::model::{Format, Value, ValueMap};
+use gristmill_spec::model::{Field, Format, Value, ValueMap};
 use std::fmt::Write;
 
 /// Constants, `values`, `terms`, and where they are kept apart the parts of those.
@@ -59,12 +59,20 @@ pub fn decode(plan: &FormatPlan<'_>) -> String {
     out
 }
 
-pub(super) fn window(fields: &[&gristmill_spec::model::Field]) -> &'static str {
+pub(super) fn window(fields: &[&Field]) -> &'static str {
     if fields.iter().any(|f| needs_window(f)) {
         "let mut window = [0u8; BYTES + 8];
          window[..BYTES].copy_from_slice(block);\n"
     } else {
         ""
+    }
+}
+
+/// The array of a field's raw values, as an expression that needs nothing but the block.
+pub(super) fn read_alone(field: &Field) -> String {
+    match window(&[field]) {
+        "" => read_raw(field),
+        window => format!("{{ {window}{} }}", read_raw(field)),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Code that moves a format's rows into a packing and back, derived from the packing's layout.
 
-use super::fields::{needs_window, read_raw};
-use super::format::window;
+use super::format::read_alone;
 use super::packer::{Packer, packed_k};
 use super::planes;
 use super::terms;
@@ -418,10 +417,7 @@ fn flags(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, superblock: &SuperBlock) ->
     let Some(shifted) = pack.shifted else { return (String::new(), String::new()) };
     let field = &plan.format.fields[shifted.field];
     let (groups, ty) = (pack.terms.flags, flag_type(pack));
-    let read = match needs_window(field) {
-        false => format!("let shifts = {};\n", read_raw(field)),
-        true => format!("let shifts = {{ {}{} }};\n", window(&[field]), read_raw(field)),
-    };
+    let read = format!("let shifts = {};\n", read_alone(field));
     let write = format!(
         "let mut flags = 0{ty};
          for group in 0..{groups} {{ flags |= {ty}::from(shifts[i * {groups} + group] == {}) << group; }}

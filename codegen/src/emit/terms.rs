@@ -1,13 +1,14 @@
 //! Scales and minima in the panels of a packing: how loops address and widen them, and how they get there.
 
-use super::fields::read_raw;
-use super::format::window;
+use super::fields::read_one;
+use super::format::{read_alone, window};
 use super::text::float;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::product;
 use crate::lower::stored::widened as widened_number;
 use crate::plan::{FormatPlan, Integers, MatmulPlan, PackPlan, Term, TermTypes};
 use crate::print::{rust, simd};
+use crate::text::when;
 use gristmill_spec::model::Scalar;
 
 /// The type of the bits that lie in panels.
@@ -163,31 +164,35 @@ pub(super) fn stored(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, term: Term, cou
         return None;
     }
     let field = &plan.format.fields[plan.field_of(term)?];
-    let raw = match field.count {
-        1 => "raw[0]".to_string(),
-        number if number == count => "raw[i]".to_string(),
-        number => format!("raw[i * {number} / {count}]"),
-    };
     let value = match scalar {
         // Added instead of subtracted.
         Scalar::F16 | Scalar::Bf16 if term == Term::Min && !plan.format.value.add.is_empty() => {
-            format!("{raw} ^ 0x8000")
+            "raw ^ 0x8000"
         }
         // Bit 7 means nothing, and the largest code zero.
-        Scalar::Ue4m3Half => format!("if {raw} & 0x7f == 0x7f {{ 0 }} else {{ {raw} & 0x7f }}"),
-        _ => raw,
+        Scalar::Ue4m3Half => "if raw & 0x7f == 0x7f { 0 } else { raw & 0x7f }",
+        _ => "raw",
     };
-    Some(format!(
-        "{{
-             {}let raw = {};
-             let mut each = [0{}; {count}];
-             for i in 0..{count} {{ each[i] = {value}; }}
-             each
-         }}",
-        window(&[field]),
-        read_raw(field),
-        rust::name(raw_type(scalar))
-    ))
+    Some(match field.count {
+        number if number == count && value == "raw" => read_alone(field),
+        1 => format!(
+            "{{ {}let raw = {}; [{value}{}] }}",
+            window(&[field]),
+            read_one(field),
+            when(count > 1, || format!("; {count}"))
+        ),
+        number => format!(
+            "{{
+                 let raw = {};
+                 let mut each = [0{}; {count}];
+                 for i in 0..{count} {{ let raw = raw[{}]; each[i] = {value}; }}
+                 each
+             }}",
+            read_alone(field),
+            rust::name(raw_type(scalar)),
+            if number == count { "i".to_string() } else { format!("i * {number} / {count}") },
+        ),
+    })
 }
 
 /// `value`, one number of [`stored`] or an f32, written at value `at` behind `address`, which points to words.

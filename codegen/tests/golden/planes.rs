@@ -61,13 +61,8 @@ pub mod planes {
     #[inline(always)]
     fn terms(block: &[u8; BYTES], _outer: f32) -> [f32; RUNS] {
         let f1 = {
-            let mut values = [0f32; 1];
-            let raw = [u16::from_le_bytes([block[16], block[17]])];
-            for i in 0..1 {
-                let raw = raw[i];
-                values[i] = number::f16_to_f32(raw);
-            }
-            values
+            let raw = u16::from_le_bytes([block[16], block[17]]);
+            [number::f16_to_f32(raw)]
         };
         let mut scale = [0f32; RUNS];
         for run in 0..RUNS {
@@ -189,17 +184,7 @@ pub mod planes {
                 if !number::f16_to_f32(code[0]).is_finite() {
                     return Err(Fault::ScaleOverflow(index));
                 }
-                {
-                    let index = 0usize;
-                    let at = 128usize;
-                    let bits = (u64::from(code[index]) & 0xffff) << (at % 8);
-                    for (byte, part) in block[at / 8..]
-                        .iter_mut()
-                        .zip(bits.to_le_bytes())
-                    {
-                        *byte |= part;
-                    }
-                }
+                block[16..18].copy_from_slice(&code[0].to_le_bytes());
             }
         }
         Ok(())
@@ -333,14 +318,7 @@ pub mod planes {
                 };
                 let values = values(block)
                     .map_err(|fault| number::offset(fault, row * k + first))?;
-                let scale = {
-                    let raw = [u16::from_le_bytes([block[16], block[17]])];
-                    let mut each = [0u16; 1];
-                    for i in 0..1 {
-                        each[i] = raw[0];
-                    }
-                    each
-                };
+                let scale = [u16::from_le_bytes([block[16], block[17]])];
                 for start in (0..ELEMENTS).step_by(64) {
                     let (run, k) = (start / RUN, first + start);
                     // SAFETY: the caller answers for room for one value a scale and row.
@@ -716,9 +694,9 @@ pub mod activations_int8_row {
         }
         // SAFETY: the caller answers for a sum each.
         unsafe { sums.write_bytes(0, units) };
-        for index in 0..k.div_ceil(k.max(1)) {
-            let first = index * k.max(1);
-            let end = k.min(first + k.max(1));
+        if k > 0 {
+            // A row is one block.
+            let (index, first, end) = (0, 0, k);
             // SAFETY: the caller answers for `k` values.
             let x = unsafe { std::slice::from_raw_parts(x.add(first), end - first) };
             let magnitude = match number::finite_abs_max(x) {
@@ -837,7 +815,7 @@ static IMPORTS: &[ImportInfo] = &[];
 static ENTRIES: &[Entry] = unsafe {
     &[
         Entry::new(EntryFacts {
-            id: KernelId(0x0a98fda36ca85b4b),
+            id: KernelId(0x9c8df965a4e90bab),
             name: "dequantize.planes.scalar",
             op: Op::Dequantize,
             format: 0,
@@ -871,7 +849,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0xdaba20046237356c),
+            id: KernelId(0xb56768d6795b8795),
             name: "quantize.planes.absmax.scalar",
             op: Op::Quantize,
             format: 0,
@@ -910,7 +888,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x1984eb12621821d9),
+            id: KernelId(0xebc3e74619e444e6),
             name: "quantize.planes.absmax.avx2",
             op: Op::Quantize,
             format: 0,
@@ -948,7 +926,7 @@ static ENTRIES: &[Entry] = unsafe {
             },
         }),
         Entry::new(EntryFacts {
-            id: KernelId(0xef91ff4871a8831e),
+            id: KernelId(0xa9f6355513006c66),
             name: "matmul.planes.scalar",
             op: Op::Matmul,
             format: 0,
@@ -987,7 +965,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0xbd1305f106b592c9),
+            id: KernelId(0x724d50022eb94cd1),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,
