@@ -97,7 +97,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         imports = imports(&[], plan.primitives.module),
         runs = match &plan.format.superblock {
             Some(superblock) if staged.scaled.is_some() || staged.integers => {
-                superblock_terms::constants(plan, superblock, superblock.min.is_some())
+                superblock_terms::constants(plan, superblock)
             }
             _ => String::new(),
         },

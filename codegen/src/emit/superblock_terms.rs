@@ -13,9 +13,10 @@ pub(super) struct TermsRead {
     pub integers: bool,
 }
 
-/// Constants by which terms of super-blocks are found; `minima`: those too.
-pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock, minima: bool) -> String {
+/// Constants by which terms of super-blocks are found.
+pub(super) fn constants(plan: &MatmulPlan<'_>, superblock: &SuperBlock) -> String {
     let (types, runs, rows) = (plan.pack.terms, superblock.runs, plan.pack.packing.rows);
+    let minima = superblock.min.is_some();
     let mut out = format!(
         "/// Runs of a super-block.
          const RUNS: usize = {runs};

@@ -50,7 +50,7 @@ pub(super) fn by_superblock(plan: &MatmulPlan<'_>, superblock: &SuperBlock, exte
             false => runs.then_integers(),
         },
         scaled = scaled_sums(plan, superblock, "total[t][i]"),
-        constants = when(!extent.integers, || constants(plan, superblock, has_min)),
+        constants = when(!extent.integers, || constants(plan, superblock)),
         y = extent.y,
         blocks = extent.range(true),
     )

@@ -9,7 +9,7 @@ use super::runs;
 use super::sums::zero_point;
 use super::superblock_terms;
 use super::terms;
-use super::tiles::{OF_TILES, add, tokens_at_once, uncorrected};
+use super::tiles::{add, sum_of, tokens_at_once, uncorrected};
 use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles};
 use std::fmt::Write;
@@ -179,14 +179,12 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
              }\n",
         );
     }
-    let joined = |bits: u32| {
-        let high = OF_TILES.replace("(t * V", "((amx::TOKENS + t) * V");
-        format!("amx::joined::<{bits}>({OF_TILES}, {high})")
-    };
+    let joined =
+        |bits: u32| format!("amx::joined::<{bits}>({}, {})", sum_of("t"), sum_of("(amx::TOKENS + t)"));
     let total = match tiles.operands {
         TileOperands::Digits => joined(8),
         TileOperands::SplitIntegers(bits) => joined(bits),
-        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => OF_TILES.to_string(),
+        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => sum_of("t"),
     };
     let add = terms::add(format, "y", "total", has_min.then(|| i32("low[i]")), of_vector);
     Scaling { step: "block", terms, of_token, of_sum: format!("let total = {total};\n{add}") }
@@ -213,8 +211,8 @@ fn by_k_group(plan: &MatmulPlan<'_>, tiles: &Tiles) -> Scaling {
     }
     of_token.push_str(&terms::x_scale(format, "(token + t)", "unit", tiles.step));
     let sum = match uncorrected(plan, tiles) {
-        true => format!("simd::add({OF_TILES}, {})", zero_point(plan)),
-        false => OF_TILES.to_string(),
+        true => format!("simd::add({}, {})", sum_of("t"), zero_point(plan)),
+        false => sum_of("t"),
     };
     let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
     Scaling { step: "unit", terms, of_token, of_sum: terms::add(format, "y", &sum, x_sum, of_vector) }

@@ -20,7 +20,7 @@ const TOKENS: u32 = 6 * Tiles::TOKENS;
 pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let features = enabled(&plan.features);
     let runs = match &plan.format.superblock {
-        Some(superblock) => superblock_terms::constants(plan, superblock, superblock.min.is_some()),
+        Some(superblock) => superblock_terms::constants(plan, superblock),
         None => String::new(),
     };
     let stage = match &plan.format.superblock {
@@ -142,8 +142,10 @@ pub(super) fn add(tiles: &Tiles, x: &str, from: &str, tokens: &str) -> String {
     }
 }
 
-/// The integer sum of token `t` and vector `i` in `sums`.
-pub(super) const OF_TILES: &str = "simd::load(sums.add((t * V + i) * LANES).cast())";
+/// The integer sum of a token (an expression) and vector `i` in `sums`.
+pub(super) fn sum_of(token: &str) -> String {
+    format!("simd::load(sums.add(({token} * V + i) * LANES).cast())")
+}
 
 /// Whether integer sums lack the zero-point correction.
 pub(super) fn uncorrected(plan: &MatmulPlan<'_>, tiles: &Tiles) -> bool {
@@ -182,7 +184,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          }}
          for t in 0..count {{
              for i in 0..V {{
-                 let mut dot = {OF_TILES};
+                 let mut dot = {sum};
                  if rest > 0 {{ dot = simd::add(dot, simd::load(shorter.add((t * V + i) * LANES).cast())); }}
                  let waiting = waiting.add(t * ROWS + i * LANES);
                  if part.first > 0 {{ dot = simd::add(dot, simd::load(waiting.cast())); }}
@@ -191,6 +193,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          }}
          if part.last < steps(a) {{ return; }}
          {epilogue}",
+        sum = sum_of("t"),
         all = products("tile * TILE_K"),
         last = products("whole * TILE_K"),
         epilogue = epilogue_by_token(plan.format, &whole_sum(plan, tiles)),
