@@ -1,6 +1,7 @@
 //! Code of quantizers that round: statistic, step, rounding, stores.
 
 use super::fields::write_raw;
+use super::search::{self, over_blocks, signed_absmax, store_float};
 use crate::Error;
 use crate::lower::ir::f32;
 use crate::lower::quantize as lower;
@@ -8,7 +9,6 @@ use crate::lower::stored::raw_type;
 use crate::plan::{FormatPlan, RoundingPlan};
 use crate::print::rust;
 use gristmill_spec::model::{QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic};
-use std::fmt::Write;
 
 /// Rust for the statistic of `x` (a slice), given `magnitude`, the largest |x|.
 fn statistic(rule: &ScaleRule) -> &'static str {
@@ -71,7 +71,7 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let RoundingPlan { rule, zero, scale } = match &quantizer.rule {
         QuantizeRule::Round(rule) => RoundingPlan::new(plan, rule)?,
         QuantizeRule::Search(search) => {
-            let text = super::search::quantize(plan, name, *search)?;
+            let text = search::quantize(plan, name, *search)?;
             return Ok(Quantized { text, has_step: false, weighs: true });
         }
     };
@@ -85,10 +85,10 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     match scale {
         Some((field, _)) => {
             if weighs {
-                body.push_str(&super::search::signed_absmax(plan, field, rule, zero)?);
+                body.push_str(&signed_absmax(plan, field, rule, zero)?);
             }
             body.push_str(&step(&rule.scale, if applied { &["apply", "stored"] } else { &["stored"] }));
-            store.push_str(&super::search::store_float(plan, field, "stored")?);
+            store.push_str(&store_float(plan, field, "stored")?);
         }
         None => {
             text.push_str(&step_outside(name, &rule.scale));
@@ -99,50 +99,27 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     }
     let has_step = scale.is_none();
     let magnitude = if has_step { "_magnitude" } else { magnitude(&rule.scale) };
-    let _ = write!(
-        text,
-        "/// Values to blocks by `{name}`.
-         ///
-         /// # Safety
-         ///
-         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks{said}.
-         #[inline(always)]
-         unsafe fn quantize_{name}(
-             src: *const f32, dst: *mut u8, blocks: usize, {step_name}: Step, {importance}: *const f32,
-         ) -> Result<(), Fault> {{
-             for index in 0..blocks {{
-                 // SAFETY: the caller answers for the values of `blocks` blocks.
-                 let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
-                 // SAFETY: the caller answers for room for `blocks` blocks.
-                 let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
-                 let {magnitude} = match number::finite_abs_max(x) {{
-                     Ok(magnitude) => magnitude,
-                     Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
-                 }};
-                 {body}
-                 let mut code = [0{}; ELEMENTS];
-                 for i in 0..ELEMENTS {{
-                     let x = x[i];
-                     let q = {q};
-                     // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
-                     code[i] = {bits};
-                 }}
-                 *block = [0; BYTES];
-                 {}
-                 {store}
-             }}
-             Ok(())
-         }}\n",
+    let body = format!(
+        "let {magnitude} = match number::finite_abs_max(x) {{
+             Ok(magnitude) => magnitude,
+             Err(fault) => return Err(number::offset(fault, index * ELEMENTS)),
+         }};
+         {body}
+         let mut code = [0{}; ELEMENTS];
+         for i in 0..ELEMENTS {{
+             let x = x[i];
+             let q = {};
+             // SAFETY: clamped to the range of the code, and `max` leaves no NaN.
+             code[i] = {};
+         }}
+         *block = [0; BYTES];
+         {}
+         {store}",
         rust::name(code_type),
+        rust::expr(&lower::code(rounded, zero)),
+        rust::expr(&bits),
         write_raw(code),
-        q = rust::expr(&lower::code(rounded, zero)),
-        bits = rust::expr(&bits),
-        step_name = if has_step && applied { "step" } else { "_step" },
-        said = match weighs {
-            true => "; `importance` is null or holds as many\n/// values as `src`",
-            false => "",
-        },
-        importance = if weighs { "importance" } else { "_importance" },
     );
+    text += &over_blocks(name, "", if has_step && applied { "step" } else { "_step" }, weighs, &body);
     Ok(Quantized { text, has_step, weighs })
 }

@@ -83,7 +83,13 @@ pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Res
         },
         Search::Alternating { steps } => of.alternating(steps),
     };
-    Ok(whole(name, search, &body?))
+    let by = format!(", the algorithm `{}`", search.name());
+    let body = format!(
+        "number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
+         {IMPORTANCE}{}",
+        body?
+    );
+    Ok(over_blocks(name, &by, "_step", true, &body))
 }
 
 /// What goes on where an algorithm finds that the block is all zeros.
@@ -337,29 +343,31 @@ pub(super) fn signed_absmax(
     ))
 }
 
-/// The function of a quantizer, given what it does with a block.
-fn whole(name: &str, search: Search, body: &str) -> String {
+/// The function of a quantizer by its name and what more is said of it, with the name of its step, whether it `weighs` errors by
+/// importance, and what it does with a block.
+pub(super) fn over_blocks(name: &str, by: &str, step: &str, weighs: bool, body: &str) -> String {
+    let (said, importance) = match weighs {
+        true => ("; `importance` is null or holds as many\n/// values as `src`", "importance"),
+        false => ("", "_importance"),
+    };
     format!(
-        "/// Values to blocks by `{name}`, the algorithm `{}`.
+        "/// Values to blocks by `{name}`{by}.
          ///
          /// # Safety
          ///
-         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks; `importance` is null or holds as many
-         /// values as `src`.
+         /// `src` holds `blocks * ELEMENTS` values and `dst` room for `blocks` blocks{said}.
          #[inline(always)]
          unsafe fn quantize_{name}(
-             src: *const f32, dst: *mut u8, blocks: usize, _step: Step, importance: *const f32,
+             src: *const f32, dst: *mut u8, blocks: usize, {step}: Step, {importance}: *const f32,
          ) -> Result<(), Fault> {{
              for index in 0..blocks {{
                  // SAFETY: the caller answers for the values of `blocks` blocks.
                  let x = unsafe {{ &*src.add(index * ELEMENTS).cast::<[f32; ELEMENTS]>() }};
                  // SAFETY: the caller answers for room for `blocks` blocks.
                  let block = unsafe {{ &mut *dst.add(index * BYTES).cast::<[u8; BYTES]>() }};
-                 number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
-                 {IMPORTANCE}{body}
+                 {body}
              }}
              Ok(())
-         }}\n",
-        search.name()
+         }}\n"
     )
 }

@@ -81,46 +81,29 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     if staged.integers {
         fields.push(("The integers of their runs, run by run.", "integers", "[u8; STEPS * RUNS * ROWS * 4]"));
     }
-    format!(
-        "{imports}
-         use std::mem::MaybeUninit;
+    let runs = match &plan.format.superblock {
+        Some(superblock) if staged.scaled.is_some() || staged.integers => {
+            superblock_terms::constants(plan, superblock)
+        }
+        _ => String::new(),
+    };
+    let tokens =
+        through_tokens(plan, "end", |step| format!("tile::<V, {step}>(a, part, row, token, token - begin)"));
+    let parts = [
+        runs,
+        buffer("vectors", &fields),
+        stage_of(&decoding, staged, &features),
+        tile(&multiplying, staged, &features),
+        panel(plan, &features, ["", &format!("let mut token = begin;\n{tokens}"), ""]),
+        matmul(plan, &features, ["", ""]),
+    ];
+    module(plan, &[], &head, &parts)
+}
 
-         {head}
-         {runs}
-         {trits}
-         {buffer}
-
-         {stage}
-         {tile}
-         {panel}
-         {matmul}",
-        imports = imports(&[], plan.primitives.module),
-        runs = match &plan.format.superblock {
-            Some(superblock) if staged.scaled.is_some() || staged.integers => {
-                superblock_terms::constants(plan, superblock)
-            }
-            _ => String::new(),
-        },
-        trits = trit_tables(plan),
-        buffer = buffer("vectors", &fields),
-        stage = stage_of(&decoding, staged, &features),
-        tile = tile(&multiplying, staged, &features),
-        panel = panel(
-            plan,
-            &features,
-            [
-                "",
-                &format!(
-                    "let mut token = begin;\n{}",
-                    through_tokens(plan, "end", |step| format!(
-                        "tile::<V, {step}>(a, part, row, token, token - begin)"
-                    ))
-                ),
-                ""
-            ]
-        ),
-        matmul = matmul(plan, &features, ["", ""]),
-    )
+/// A module whose operands wait in a buffer: imports, among them `units` beside primitives, the constants of its `head`, tables, and its parts.
+pub(super) fn module(plan: &MatmulPlan<'_>, units: &[&str], head: &str, parts: &[String]) -> String {
+    let imports = imports(units, plan.primitives.module);
+    format!("{imports}use std::mem::MaybeUninit;\n{head}{}{}", trit_tables(plan), parts.join("\n"))
 }
 
 /// The function that decodes a part, as its operands are written.

@@ -5,8 +5,8 @@
 //! over a whole super-block, and low and high bytes are put together once. The unit and vectors take turns: after each tile of k that the unit is
 //! given of the next super-block or run, vectors scale the sums of some tokens of the last one.
 
-use super::function::{Function, constants, imports};
-use super::matmul::{epilogue_by_token, trit_tables};
+use super::function::{Function, constants};
+use super::matmul::epilogue_by_token;
 use super::staged;
 use super::sums::{needs_sum, zero_point};
 use super::superblock_terms;
@@ -48,38 +48,23 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         let pairs = "Sums of activations of a super-block's runs, two by two, for each token of a tile.";
         fields.push((pairs, "x_sums", "[i32; 2 * amx::TOKENS * RUNS / 2]"));
     }
-    let buffer = staged::buffer("vectors and tiles", &fields);
-    format!(
-        "{imports}
-         use std::mem::MaybeUninit;
-
-         {head}
-         {runs}
-         {trits}
-         {buffer}
-
-         {stage}
-         {tile}
-         {panel}
-         {matmul}",
-        imports = imports(&["amx"], plan.primitives.module),
-        trits = trit_tables(plan),
-        tile = if plan.format.k_group == 0 {
-            tile(plan, tiles, &features)
-        } else {
-            tile_steps::functions(plan, tiles, &features)
+    let around = [
+        "// SAFETY: the processor has tiles: the caller answers for the variant's features.\n\
+         let found = unsafe { amx::found() };",
+        "// SAFETY: the processor has tiles, as above.\nunsafe { amx::give_back(&found) };",
+    ];
+    let parts = [
+        runs,
+        staged::buffer("vectors and tiles", &fields),
+        stage,
+        match plan.format.k_group {
+            0 => tile(plan, tiles, &features),
+            _ => tile_steps::functions(plan, tiles, &features),
         },
-        panel = panel(plan, tiles, &features),
-        matmul = staged::matmul(
-            plan,
-            &features,
-            [
-                "// SAFETY: the processor has tiles: the caller answers for the variant's features.\n\
-                 let found = unsafe { amx::found() };",
-                "// SAFETY: the processor has tiles, as above.\nunsafe { amx::give_back(&found) };",
-            ],
-        ),
-    )
+        panel(plan, tiles, &features),
+        staged::matmul(plan, &features, around),
+    ];
+    staged::module(plan, &["amx"], &head, &parts)
 }
 
 /// The function that decodes super-blocks, each value times the integer of its run.
