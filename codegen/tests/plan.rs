@@ -667,14 +667,17 @@ fn tiles_hold_values_times_the_integers_of_their_runs() {
             resolved.tiles.map(|tiles| (tiles.operands, tiles.step * tiles.steps, tiles.k))
         })
     };
-    use TileOperands::{Digits, Scaled, Values};
+    use TileOperands::{Digits, Scaled, SplitIntegers, Values};
     assert_eq!(tiles("i2_s", "tiles"), Some((Values, 512, 64)));
     // Twenty k to a tile of codes: five whole tiles of the unit are sixteen of those.
     assert_eq!(tiles("i2_s", "dense_tiles"), Some((Values, 640, 64)));
     assert_eq!(tiles("tq2_0", "tiles"), Some((Values, 512, 64)));
     // 3 * 15, 4 * 32 (one more than a signed byte holds), 15 * 63, 32 * 128.
     assert_eq!(tiles("q2_k", "tiles"), Some((Scaled, 512, 64)));
-    for format in ["q3_k", "q4_k", "q6_k", "iq1_s", "iq2_xs", "iq3_s", "iq4_xs"] {
+    // No sign, and at most 15 * 15 and 31 * 7 with the low bits of an integer and with the high ones.
+    assert_eq!(tiles("q4_k", "tiles"), Some((SplitIntegers(2), 256, 64)));
+    assert_eq!(tiles("q5_k", "tiles"), Some((SplitIntegers(3), 256, 64)));
+    for format in ["q3_k", "q6_k", "iq1_s", "iq2_xs", "iq3_s", "iq4_xs"] {
         assert_eq!(tiles(format, "tiles"), Some((Digits, 256, 64)), "{format}");
     }
     for every_32 in ["q4_0", "q8_0", "q5_1", "mxfp4", "nvfp4", "q1_0"] {

@@ -36,6 +36,7 @@ mod superblock_terms;
 mod superblocks;
 mod terms;
 mod text;
+mod tile_products;
 mod tile_steps;
 mod tiles;
 mod trits;

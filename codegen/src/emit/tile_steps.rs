@@ -9,7 +9,7 @@ use super::runs;
 use super::sums::zero_point;
 use super::superblock_terms;
 use super::terms;
-use super::tiles::{add, sum_of, tokens_at_once, uncorrected};
+use super::tile_products::{add, sum_of, tokens_at_once, uncorrected};
 use crate::lower::ir::{f32, i32};
 use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles};
 use std::fmt::Write;

@@ -8,8 +8,9 @@
 use super::function::{Function, constants};
 use super::matmul::epilogue_by_token;
 use super::staged;
-use super::sums::{needs_sum, zero_point};
+use super::sums::zero_point;
 use super::superblock_terms;
+use super::tile_products::{add, sum_of, tokens_at_once, uncorrected};
 use super::tile_steps;
 use crate::plan::{MatmulPlan, TileOperands, Tiles, enabled};
 
@@ -108,35 +109,6 @@ fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     )
 }
 
-/// The call that adds the products of one tile of k to the sums: activations from `x` on (an expression), operands from element `from` on, for so
-/// many tiles of `tokens`.
-pub(super) fn add(tiles: &Tiles, x: &str, from: &str, tokens: &str) -> String {
-    let operands = format!(
-        "amx::Operands {{
-             x: {x},
-             x_stride: a.x_stride,
-             w: operands.add({from} * ROWS),
-             w_stride: 4 * ROWS,
-         }}"
-    );
-    match tiles.operands {
-        TileOperands::Differences => format!("amx::unsigned::<V, {tokens}>({operands});"),
-        TileOperands::Values | TileOperands::Scaled => format!("amx::signed::<V, {tokens}>({operands});"),
-        TileOperands::Digits => format!("amx::digits::<V>({operands}, HIGH);"),
-        TileOperands::SplitIntegers(_) => format!("amx::unsigned_digits::<V>({operands}, HIGH);"),
-    }
-}
-
-/// The integer sum of a token (an expression) and vector `i` in `sums`.
-pub(super) fn sum_of(token: &str) -> String {
-    format!("simd::load(sums.add(({token} * V + i) * LANES).cast())")
-}
-
-/// Whether integer sums lack the zero-point correction.
-pub(super) fn uncorrected(plan: &MatmulPlan<'_>, tiles: &Tiles) -> bool {
-    tiles.operands == TileOperands::Differences && needs_sum(plan)
-}
-
 /// The function that multiplies a part with some tokens, where a row is one run: integer sums wait.
 fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let function = Function {
@@ -201,11 +173,6 @@ fn whole_sum(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     } else {
         format!("simd::to_f32({sum})")
     }
-}
-
-/// The most tokens that are multiplied at once.
-pub(super) fn tokens_at_once(tiles: &Tiles) -> &'static str {
-    if tiles.operands.in_digits() { "amx::TOKENS" } else { "(2 * amx::TOKENS)" }
 }
 
 /// The function that takes a panel through tokens.
