@@ -55,7 +55,7 @@ fn products(tiles: &Tiles, features: &str) -> String {
         doc: "Adds the products of tile `tile` of a step's k to the sums of the unit; the last tile writes them.",
         safety: "As [`MatmulArgs`] says; the step is staged, its tokens are below `m`, and tiles are configured for so many.",
         features,
-        declaration: "unsafe fn products<const V: usize>(a: &MatmulArgs, of: Step, tile: usize)",
+        declaration: "#[inline]\nunsafe fn products<const V: usize>(a: &MatmulArgs, of: Step, tile: usize)",
     };
     let by_tokens = |statement: &dyn Fn(&str) -> String| match tiles.operands.in_digits() {
         // The sums of high digits have the place of those of a second tile of tokens.
@@ -71,7 +71,7 @@ fn products(tiles: &Tiles, features: &str) -> String {
         by_tokens(&|tokens| format!("amx::store::<V, {tokens}>(of.of_tiles);")),
     );
     let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles";
-    format!("#[inline]\n{}", function.with_unsafe("", why, &body))
+    function.with_unsafe("", why, &body)
 }
 
 /// The function that multiplies a step while the last one is scaled.

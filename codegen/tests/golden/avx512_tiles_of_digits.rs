@@ -167,13 +167,13 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
         /// Where the first token's f32 sums wait.
         at: usize,
     }
-    #[inline]
     /// Adds the products of tile `tile` of a step's k to the sums of the unit; the last tile writes them.
     ///
     /// # Safety
     ///
     /// As [`MatmulArgs`] says; the step is staged, its tokens are below `m`, and tiles are configured for so many.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    #[inline]
     unsafe fn products<const V: usize>(a: &MatmulArgs, of: Step, tile: usize) {
         // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles.
         unsafe {
