@@ -27,7 +27,7 @@ pub fn compare(
         variance += v;
         // Not a number is the worst.
         worst = if d / v > worst || (d / v).is_nan() { d / v } else { worst };
-        same += usize::from(greatest(ours) == greatest(theirs));
+        same += usize::from(greatest(ours)? == greatest(theirs)?);
     }
     let mut agreement = Agreement {
         setting: setting.to_owned(),
@@ -43,7 +43,7 @@ pub fn compare(
     let mut last = prompt.len() - 1;
     while agreement.greedy_equal < generate {
         let other = theirs.logits(last)?;
-        let (mine, other_token) = (greatest(&logits), greatest(other));
+        let (mine, other_token) = (greatest(&logits)?, greatest(other)?);
         let decision = decision_of(&logits, other);
         if mine != other_token {
             agreement.closest = Some(decision);
