@@ -20,6 +20,13 @@ pub struct Options {
     pub cuda: CudaImages,
 }
 
+impl Options {
+    /// The path of the runtime.
+    pub(crate) fn runtime_path(&self) -> &str {
+        if self.runtime.is_empty() { RUNTIME } else { &self.runtime }
+    }
+}
+
 /// Compiled CUDA images, as the registry is to hold them.
 #[derive(Clone, Debug, Default)]
 pub enum CudaImages {

@@ -10,6 +10,7 @@ mod scalar;
 pub(crate) mod simd;
 
 use crate::Error;
+use proc_macro2::{Group, TokenStream, TokenTree};
 use std::fmt::Write as _;
 use syn::visit_mut::{self, VisitMut};
 use syn::{BinOp, Expr, Lit, LocalInit};
@@ -17,16 +18,38 @@ use syn::{BinOp, Expr, Lit, LocalInit};
 /// What the text of an attribute begins with that is a comment. No doc comment begins so.
 const COMMENT: &str = "~";
 
-/// Formatted Rust of emitted text.
-pub(crate) fn formatted(text: &str) -> Result<String, Error> {
+/// The name of the runtime in emitted text.
+const RUNTIME: &str = "gristmill_runtime";
+
+/// Formatted Rust of emitted text, in which the runtime is found by the path `runtime`.
+pub(crate) fn formatted(text: &str, runtime: &str) -> Result<String, Error> {
     let attributed = with_attributes(text);
-    let mut file = syn::parse_file(&attributed).map_err(|error| {
+    let wrong = |error: syn::Error| {
         let line = error.span().start().line;
         let near = attributed.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
         Error::Emitted { message: format!("{error} near `{near}`") }
-    })?;
+    };
+    let tokens: TokenStream = syn::parse_str(&attributed).map_err(wrong)?;
+    let path = runtime.parse::<TokenStream>().map_err(|error| wrong(error.into()))?;
+    let mut file = syn::parse2(found_by(tokens, &path)).map_err(wrong)?;
     Simplify.visit_file_mut(&mut file);
     Ok(with_comments(&prettyplease::unparse(&file)))
+}
+
+/// The tokens with `path` for the name of the runtime.
+fn found_by(tokens: TokenStream, path: &TokenStream) -> TokenStream {
+    tokens
+        .into_iter()
+        .flat_map(|token| match token {
+            TokenTree::Ident(name) if name == RUNTIME => path.clone(),
+            TokenTree::Group(group) => {
+                let mut inner = Group::new(group.delimiter(), found_by(group.stream(), path));
+                inner.set_span(group.span());
+                TokenTree::Group(inner).into()
+            }
+            other => other.into(),
+        })
+        .collect()
 }
 
 /// Comments that have a line of their own, as attributes. Documentation stays what it is.
@@ -174,7 +197,7 @@ mod tests {
     #[track_caller]
     fn is(text: &str, expected: &str) {
         assert_eq!(
-            formatted(&format!("fn f() {{\n{text}\n}}")).expect("Rust"),
+            formatted(&format!("fn f() {{\n{text}\n}}"), "").expect("Rust"),
             format!("fn f() {{\n{expected}\n}}\n")
         );
     }
@@ -190,7 +213,7 @@ mod tests {
             "    match x {\n        // Rare.\n        1 => {}\n        _ => {}\n    }",
         );
         let text = "/// Doc.\n// SAFETY: it is so.\nstatic X: u8 = unsafe { y() };\n";
-        assert_eq!(formatted(text).expect("Rust"), text);
+        assert_eq!(formatted(text, "").expect("Rust"), text);
     }
 
     #[test]
@@ -218,7 +241,7 @@ mod tests {
 
     #[test]
     fn mistakes_of_emitters_are_told_with_their_line() {
-        let error = formatted("fn f() {\nlet = 1;\n}").expect_err("not Rust");
+        let error = formatted("fn f() {\nlet = 1;\n}", "").expect_err("not Rust");
         assert!(error.to_string().contains("let = 1;"), "{error}");
     }
 }

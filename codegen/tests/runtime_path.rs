@@ -57,4 +57,5 @@ fn the_runtime_is_named_by_the_path_that_was_given() {
     let others: Vec<&String> = names.iter().filter(|name| name.starts_with("gristmill")).collect();
     assert!(others.is_empty(), "{} names, first {:?}", others.len(), others.first());
     assert!(names.windows(2).any(|two| two == ["given", "path"]));
+    assert!(!code.contains("gristmill_runtime"), "documentation, too");
 }

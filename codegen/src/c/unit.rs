@@ -118,7 +118,7 @@ pub(crate) fn foreign(abi: &Abi, body: &CBody, symbol: &str, cfg: &str) -> Strin
          ///
          /// # Safety
          ///
-         /// As [`{alias}`](gristmill_runtime::abi::{alias}) says; the CPU has the features that it was compiled for.
+         /// As `abi::{alias}` of the runtime says; the CPU has the features that it was compiled for.
          {cfg}pub unsafe fn {symbol}({parameters}){output} {{
              unsafe extern \"C\" {{
                  #[link_name = {symbol:?}]

@@ -29,7 +29,7 @@ pub fn emit(format: &Activations) -> String {
          ///
          /// # Safety
          ///
-         /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says.
+         /// As `abi::QuantizeActivationsFn` of the runtime says.
          #[inline(always)]
          unsafe fn quantize(
              x: *const f32, k: usize, unit: usize, unit_padded: usize,
@@ -118,7 +118,7 @@ fn whole_units(format: &Activations, block: u32) -> String {
          ///
          /// # Safety
          ///
-         /// As [`QuantizeActivationsFn`](gristmill_runtime::abi::QuantizeActivationsFn) says.
+         /// As `abi::QuantizeActivationsFn` of the runtime says.
          #[inline(always)]
          unsafe fn whole_units<const UNIT: usize>(
              x: *const f32, k: usize, unit_padded: usize, q: *mut i8, scales: *mut f32, sums: *mut i32,

@@ -121,7 +121,7 @@ pub(super) fn passing_on(
          ///
          {generated}/// # Safety
          ///
-         /// As [`{alias}`](gristmill_runtime::abi::{alias}) says; the CPU has the features named.
+         /// As `abi::{alias}` of the runtime says; the CPU has the features named.
          {cfg}{enable}pub unsafe fn {ident}({}){} {{
              // SAFETY: passed on.
              unsafe {{ {callee}({}) }}

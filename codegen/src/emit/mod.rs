@@ -106,10 +106,7 @@ pub fn emit(
         return Err(errors);
     }
     let images = cuda::images(set, options, &mut listed)?;
-    let runtime = if options.runtime.is_empty() { crate::RUNTIME } else { &options.runtime };
-    // Before the registry: it quotes specs, in which nothing may change.
-    let mut out = out.replace("gristmill_runtime::", &format!("{runtime}::"));
     out.push_str(&images.text);
-    out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images, runtime));
+    out.push_str(&registry::emit(set, &plans, &listed, sources, options, &images));
     Ok((out, listed))
 }

@@ -42,7 +42,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          ///
          /// # Safety
          ///
-         /// As [`PackFn`](gristmill_runtime::abi::PackFn) says.
+         /// As `abi::PackFn` of the runtime says.
          #[inline(always)]
          unsafe fn pack_{name}(
              src: *const u8, row_stride: usize, rows: usize, k: usize,
@@ -67,7 +67,7 @@ pub(super) fn pack(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> String {
          ///
          /// # Safety
          ///
-         /// As [`UnpackFn`](gristmill_runtime::abi::UnpackFn) says.
+         /// As `abi::UnpackFn` of the runtime says.
          unsafe fn unpack_{name}(
              codes: *const u8, {scales_name}: *const f32, {mins_name}: *const f32, outer: f32, row: usize, k: usize, dst: *mut f32,
          ) {{

@@ -14,7 +14,7 @@ pub fn emit(format: &Activations) -> String {
          ///
          /// # Safety
          ///
-         /// As [`PrologueFn`](gristmill_runtime::abi::PrologueFn) says.
+         /// As `abi::PrologueFn` of the runtime says.
          #[inline(always)]
          unsafe fn prologue(args: &PrologueArgs) -> Result<(), Fault> {{
              let k = args.k;

@@ -19,27 +19,26 @@ pub fn emit(
     sources: &[SourceFile],
     options: &Options,
     images: &Images,
-    runtime: &str,
 ) -> String {
     const ALLOW: &str =
         "#[allow(unused_imports, reason = \"which of these it names depends on the formats of the build\")]";
     let mut out = format!(
         "{ALLOW}
-         use {runtime}::registry::{{
+         use gristmill_runtime::registry::{{
              ActivationInfo, Code, Counters, CudaBuild, DimRule, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo,
              KernelId, LeftOut, Move, OuterType, Registry, RegistryFacts, ShapeRules, Source, Unit, WithoutImage,
          }};
-         use {runtime}::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op, PrologueStep}};\n",
+         use gristmill_runtime::vocab::{{DType, DeviceKind, Feature, FeatureSet, Isa, Op, PrologueStep}};\n",
     );
     if let CudaImages::Built { .. } = options.cuda {
         let _ = write!(
             out,
             "{ALLOW}
-             use {runtime}::registry::{{
+             use gristmill_runtime::registry::{{
                  CudaCode, CudaImage, CudaLaunch, CudaRowsQuantizer, CudaSplit, CudaStep, CudaUsage,
              }};
              {ALLOW}
-             use {runtime}::{{gpu::CudaVersion, vocab::{{CudaAlgorithm, CudaArch, Precision}}}};\n"
+             use gristmill_runtime::{{gpu::CudaVersion, vocab::{{CudaAlgorithm, CudaArch, Precision}}}};\n"
         );
     }
     out.push_str(&names(
@@ -90,7 +89,7 @@ pub fn emit(
         option(images.convert.as_ref()),
         option(images.experts.as_ref()),
     );
-    let _ = write!(out, "{}", why_not(runtime));
+    let _ = write!(out, "{}", why_not());
     out
 }
 
@@ -132,11 +131,11 @@ fn cuda_build(options: &Options) -> String {
 }
 
 /// What `require!` asks while compiling: the same `candidates` that decisions go by.
-fn why_not(runtime: &str) -> String {
+fn why_not() -> String {
     format!(
         "/// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
-         pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> {runtime}::require::Text {{
-             use {runtime}::require::{{Names, NOTHING_HELD, Required}};
+         pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> gristmill_runtime::require::Text {{
+             use gristmill_runtime::require::{{Names, NOTHING_HELD, Required}};
              let required = Required {{ op, format, input, device }};
              let names = Names {{
                  formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,

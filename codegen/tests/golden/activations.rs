@@ -7,7 +7,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says.
+    /// As `abi::QuantizeActivationsFn` of the runtime says.
     #[inline(always)]
     unsafe fn quantize(
         x: *const f32,
@@ -81,7 +81,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+    /// As `abi::QuantizeActivationsFn` of the runtime says; the CPU has the features named.
     pub unsafe fn quantize_scalar(
         x: *const f32,
         k: usize,
@@ -100,7 +100,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+    /// As `abi::QuantizeActivationsFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "ssse3,sse4.1")]
     pub unsafe fn quantize_sse41(
@@ -121,7 +121,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+    /// As `abi::QuantizeActivationsFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn quantize_avx2(
@@ -142,7 +142,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+    /// As `abi::QuantizeActivationsFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn quantize_avx512(
@@ -163,7 +163,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says; the CPU has the features named.
+    /// As `abi::QuantizeActivationsFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "aarch64")]
     #[target_feature(enable = "neon")]
     pub unsafe fn quantize_neon(
@@ -182,7 +182,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says.
+    /// As `abi::PrologueFn` of the runtime says.
     #[inline(always)]
     unsafe fn prologue(args: &PrologueArgs) -> Result<(), Fault> {
         let k = args.k;
@@ -241,7 +241,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    /// As `abi::PrologueFn` of the runtime says; the CPU has the features named.
     pub unsafe fn prologue_scalar(args: &PrologueArgs) -> Result<(), Fault> {
         // SAFETY: passed on.
         unsafe { prologue(args) }
@@ -252,7 +252,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    /// As `abi::PrologueFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "ssse3,sse4.1")]
     pub unsafe fn prologue_sse41(args: &PrologueArgs) -> Result<(), Fault> {
@@ -265,7 +265,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    /// As `abi::PrologueFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn prologue_avx2(args: &PrologueArgs) -> Result<(), Fault> {
@@ -278,7 +278,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    /// As `abi::PrologueFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn prologue_avx512(args: &PrologueArgs) -> Result<(), Fault> {
@@ -291,7 +291,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`PrologueFn`](::gristmill::runtime::abi::PrologueFn) says; the CPU has the features named.
+    /// As `abi::PrologueFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "aarch64")]
     #[target_feature(enable = "neon")]
     pub unsafe fn prologue_neon(args: &PrologueArgs) -> Result<(), Fault> {

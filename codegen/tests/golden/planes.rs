@@ -76,7 +76,7 @@ pub mod planes {
     ///
     /// # Safety
     ///
-    /// As [`DequantizeFn`](::gristmill::runtime::abi::DequantizeFn) says; the CPU has the features named.
+    /// As `abi::DequantizeFn` of the runtime says; the CPU has the features named.
     pub unsafe fn dequantize_scalar(
         src: *const u8,
         dst: *mut f32,
@@ -195,7 +195,7 @@ pub mod planes {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeFn`](::gristmill::runtime::abi::QuantizeFn) says; the CPU has the features named.
+    /// As `abi::QuantizeFn` of the runtime says; the CPU has the features named.
     pub unsafe fn quantize_absmax_scalar(
         src: *const f32,
         dst: *mut u8,
@@ -212,7 +212,7 @@ pub mod planes {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeFn`](::gristmill::runtime::abi::QuantizeFn) says; the CPU has the features named.
+    /// As `abi::QuantizeFn` of the runtime says; the CPU has the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn quantize_absmax_avx2(
@@ -298,7 +298,7 @@ pub mod planes {
     ///
     /// # Safety
     ///
-    /// As [`PackFn`](::gristmill::runtime::abi::PackFn) says.
+    /// As `abi::PackFn` of the runtime says.
     #[inline(always)]
     unsafe fn pack_r16k4_f16(
         src: *const u8,
@@ -355,7 +355,7 @@ pub mod planes {
     ///
     /// # Safety
     ///
-    /// As [`UnpackFn`](::gristmill::runtime::abi::UnpackFn) says.
+    /// As `abi::UnpackFn` of the runtime says.
     unsafe fn unpack_r16k4_f16(
         codes: *const u8,
         scales: *const f32,
@@ -676,7 +676,7 @@ pub mod activations_int8_row {
     ///
     /// # Safety
     ///
-    /// As [`QuantizeActivationsFn`](::gristmill::runtime::abi::QuantizeActivationsFn) says.
+    /// As `abi::QuantizeActivationsFn` of the runtime says.
     #[inline(always)]
     unsafe fn quantize(
         x: *const f32,
