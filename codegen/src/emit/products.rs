@@ -4,10 +4,8 @@ use super::kernels::{Decoding, Kernels};
 use super::listed::{Limits, Made, Serving, variant_ident};
 use super::loops::{Loops, Shared, free_name};
 use super::{lookup, matmul, scalar, staged, tiles};
-use crate::Error;
 use crate::plan::packed::{PackedPlan, packed_plan};
 use crate::plan::{FormatPlan, PackPlan, scalar_k_max};
-use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::Op;
 use std::collections::BTreeMap;
 
@@ -23,8 +21,9 @@ pub(super) fn list<'a>(
         let (_, _, variant) = serving;
         match variant.packing {
             None => over_own_rows(kernels, decoding, serving, &mut scalar),
-            Some(packing) => match packed(decoding.plan, &kernels.set.packings[packing], variant) {
-                Ok(packed) => {
+            Some(packing) => match packed_plan(decoding.plan, &kernels.set.packings[packing], variant) {
+                Ok(planned) => {
+                    let packed = packed(planned);
                     over_panels(kernels, decoding, serving, &packed, loops);
                     packs.entry(packed.pack.ident()).or_insert(packed.pack);
                 }
@@ -114,12 +113,8 @@ struct Packed<'a> {
     limits: Limits,
 }
 
-fn packed<'a>(
-    plan: &'a FormatPlan<'_>,
-    packing: &'a Packing,
-    variant: &CpuVariant,
-) -> Result<Packed<'a>, Error> {
-    Ok(match packed_plan(plan, packing, variant)? {
+fn packed(planned: PackedPlan<'_>) -> Packed<'_> {
+    match planned {
         PackedPlan::Multiply(resolved) => Packed {
             shape_name: matmul::shape_name(&resolved),
             text: match (&resolved.staged, &resolved.tiles) {
@@ -141,5 +136,5 @@ fn packed<'a>(
             limits: Limits { k_max: resolved.k_max, ..Limits::NONE },
             pack: resolved.pack,
         },
-    })
+    }
 }

@@ -2,13 +2,12 @@
 
 use super::fields::write_raw;
 use super::search::{self, over_blocks, signed_absmax, store_float};
-use crate::Error;
 use crate::lower::ir::f32;
 use crate::lower::quantize as lower;
 use crate::lower::stored::raw_type;
-use crate::plan::{FormatPlan, RoundingPlan};
+use crate::plan::{FormatPlan, QuantizerPlan, RoundingPlan};
 use crate::print::rust;
-use gristmill_spec::model::{QuantizeRule, Quantizer, Rounding, ScaleRule, Statistic};
+use gristmill_spec::model::{Quantizer, Rounding, ScaleRule, Statistic};
 
 /// Rust for the statistic of `x` (a slice), given `magnitude`, the largest |x|.
 fn statistic(rule: &ScaleRule) -> &'static str {
@@ -66,13 +65,13 @@ pub struct Quantized {
 }
 
 /// The body of one quantizer.
-pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantized, Error> {
+pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer, planned: &QuantizerPlan<'_>) -> Quantized {
     let name = &quantizer.name;
-    let RoundingPlan { rule, zero, scale } = match &quantizer.rule {
-        QuantizeRule::Round(rule) => RoundingPlan::new(plan, rule)?,
-        QuantizeRule::Search(search) => {
-            let text = search::quantize(plan, name, *search)?;
-            return Ok(Quantized { text, has_step: false, weighs: true });
+    let RoundingPlan { rule, zero, scale } = match planned {
+        QuantizerPlan::Round(rounding) => *rounding,
+        QuantizerPlan::Search(algorithm, search) => {
+            let text = search::quantize(plan, name, algorithm, *search);
+            return Quantized { text, has_step: false, weighs: true };
         }
     };
     let code = &plan.format.fields[plan.format.value.code];
@@ -83,12 +82,12 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
     let weighs = quantizer.weighs(plan.format);
     let (mut text, mut body, mut store) = (String::new(), String::new(), String::new());
     match scale {
-        Some((field, _)) => {
+        Some(scale) => {
             if weighs {
-                body.push_str(&signed_absmax(plan, field, rule, zero)?);
+                body.push_str(&signed_absmax(plan, scale, rule, zero));
             }
             body.push_str(&step(&rule.scale, if applied { &["apply", "stored"] } else { &["stored"] }));
-            store.push_str(&store_float(plan, field, "stored")?);
+            store.push_str(&store_float(scale, "stored"));
         }
         None => {
             text.push_str(&step_outside(name, &rule.scale));
@@ -121,5 +120,5 @@ pub fn quantize(plan: &FormatPlan<'_>, quantizer: &Quantizer) -> Result<Quantize
         write_raw(code),
     );
     text += &over_blocks(name, "", if has_step && applied { "step" } else { "_step" }, weighs, &body);
-    Ok(Quantized { text, has_step, weighs })
+    Quantized { text, has_step, weighs }
 }

@@ -1,24 +1,20 @@
-//! Quantizers that are named algorithms: the call, and the stores of what it finds by the format's layouts.
-//!
-//! The algorithms are in the runtime (`gristmill_runtime::search`); the checker has proven that the format has
-//! the structure that the algorithm fills in, so what is looked for here is there.
+//! Quantizers that are named algorithms of the runtime (`gristmill_runtime::search`): the call, and the stores of what it finds by the
+//! format's layouts.
 
 use super::fields::write_raw;
-use crate::Error;
 use crate::lower::ir::{Expr, Type, f32, i32};
 use crate::lower::{decode, stored};
-use crate::plan::{FormatPlan, SearchPlan, rounded_to};
+use crate::plan::{FormatPlan, KMinPlan, Rounded, Runs, SearchPlan};
 use crate::print::rust::{self, float};
 use crate::text::joined;
-use gristmill_spec::model::{Field, FieldType, RoundRule, Scalar, Search, Shift, Value, ValueMap};
+use gristmill_spec::model::{Field, RoundRule, Shift, Signs, Value};
 use std::collections::BTreeSet;
 
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
-pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> Result<String, Error> {
-    let scalar = rounded_to(plan, field)?;
+pub(super) fn store_float((field, scalar): Rounded<'_>, value: &str) -> String {
     let raw = stored::narrowed(scalar, f32(value));
     let number = stored::widened(scalar, Expr::name(stored::raw_type(field), "code[0]"));
-    Ok(format!(
+    format!(
         "{{
              let code = [{}];
              if !{} {{ return Err(Fault::ScaleOverflow(index)); }}
@@ -27,14 +23,13 @@ pub(super) fn store_float(plan: &FormatPlan<'_>, field: &Field, value: &str) -> 
         rust::expr(&raw),
         rust::expr(&number.finite()),
         write_raw(field)
-    ))
+    )
 }
 
 /// A closure that rounds an f32 to what a field stores.
-fn rounding(plan: &FormatPlan<'_>, field: &Field) -> Result<String, Error> {
-    let scalar = rounded_to(plan, field)?;
+fn rounding((_, scalar): Rounded<'_>) -> String {
     let value = f32("value");
-    Ok(format!("|value| {}", rust::expr(&stored::widened(scalar, stored::narrowed(scalar, value)))))
+    format!("|value| {}", rust::expr(&stored::widened(scalar, stored::narrowed(scalar, value))))
 }
 
 /// Statements that store the array expression `values` in a field; `raw` is what is stored of a `value`, an integer.
@@ -62,34 +57,32 @@ fn floats(values: impl IntoIterator<Item = f32>) -> String {
 }
 
 /// The constant `LEVELS`.
-fn levels(levels: impl ExactSizeIterator<Item = f32>) -> String {
-    format!("const LEVELS: [f32; {}] = [{}];\n", levels.len(), floats(levels))
+fn levels(levels: impl ExactSizeIterator<Item = i32>) -> String {
+    format!("const LEVELS: [f32; {}] = [{}];\n", levels.len(), floats(levels.map(|level| level as f32)))
 }
 
-/// The body of a quantizer that is an algorithm.
-pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, search: Search) -> Result<String, Error> {
-    let of = Body { plan, value: &plan.format.value, fields: SearchPlan { plan, search } };
+/// The body of a quantizer that is the algorithm of this name.
+pub(super) fn quantize(plan: &FormatPlan<'_>, name: &str, algorithm: &str, search: SearchPlan<'_>) -> String {
+    let of = Body { plan, value: &plan.format.value };
     let body = match search {
-        Search::MinMax => of.min_max(),
-        Search::Mean => of.mean(),
-        Search::KMin { .. } => of.k_min(),
-        Search::KRefine { steps } => of.k_signed("Refine", steps),
-        Search::KScan { steps } => of.k_signed("Scan", steps),
-        Search::LevelScan { steps } => of.level_scan(steps),
-        Search::NearestLevel => of.nearest_level(),
-        Search::GridSearch { steps } => match &of.value.shift {
-            Some(shift) => of.shifted_search(shift, steps),
-            None => of.grid_search(steps),
-        },
-        Search::Alternating { steps } => of.alternating(steps),
+        SearchPlan::MinMax { scale, min } => of.min_max(scale, min),
+        SearchPlan::Mean { scale } => of.mean(scale),
+        SearchPlan::KMin(k_min) => of.k_min(&k_min),
+        SearchPlan::KSigned { scans, steps, scale, runs } => of.k_signed(scans, steps, scale, runs),
+        SearchPlan::LevelScan { levels, steps, scale, runs } => of.level_scan(levels, steps, scale, runs),
+        SearchPlan::NearestLevel { levels, scale, last, reach } => {
+            of.nearest_level(levels, scale, last, reach)
+        }
+        SearchPlan::Shifted { shift, steps, scale, runs } => of.shifted_search(shift, steps, scale, runs),
+        SearchPlan::Grid { signs, steps, scale, runs } => of.grid_search(signs, steps, scale, runs),
+        SearchPlan::Alternating { steps, scale } => of.alternating(steps, scale),
     };
-    let by = format!(", the algorithm `{}`", search.name());
+    let by = format!(", the algorithm `{algorithm}`");
     let body = format!(
         "number::check_finite(x).map_err(|fault| number::offset(fault, index * ELEMENTS))?;
-         {IMPORTANCE}{}",
-        body?
+         {IMPORTANCE}{body}"
     );
-    Ok(over_blocks(name, &by, "_step", true, &body))
+    over_blocks(name, &by, "_step", true, &body)
 }
 
 /// What goes on where an algorithm finds that the block is all zeros.
@@ -102,42 +95,45 @@ const OR_ZEROS: &str = "else {
 struct Body<'a> {
     plan: &'a FormatPlan<'a>,
     value: &'a Value,
-    fields: SearchPlan<'a>,
 }
 
 impl Body<'_> {
+    /// The field of codes.
+    fn code(&self) -> &Field {
+        &self.plan.format.fields[self.value.code]
+    }
+
+    /// The largest code.
+    fn top(&self) -> i32 {
+        (1 << self.plan.code_bits) - 1
+    }
+
     /// Statements that store the codes, in a block of zeros.
     fn codes(&self) -> String {
-        format!("*block = [0; BYTES];\n{}", store_codes(self.fields.codes(), "found.codes"))
+        format!("*block = [0; BYTES];\n{}", store_codes(self.code(), "found.codes"))
     }
 
     /// Codes, and the scale that was found.
-    fn codes_and_scale(&self) -> Result<String, Error> {
-        Ok(self.codes() + &store_float(self.plan, self.fields.scale()?, "found.scale")?)
+    fn codes_and_scale(&self, scale: Rounded<'_>) -> String {
+        self.codes() + &store_float(scale, "found.scale")
     }
 
-    /// What rounds an f32 to a scale of the format.
-    fn rounding(&self) -> Result<String, Error> {
-        rounding(self.plan, self.fields.scale()?)
-    }
-
-    fn min_max(&self) -> Result<String, Error> {
-        Ok(format!(
+    fn min_max(&self, scale: Rounded<'_>, min: Rounded<'_>) -> String {
+        format!(
             "let found = search::range::min_max(x, importance, {});
              {}{}",
-            float(self.fields.top() as f32),
-            self.codes_and_scale()?,
-            store_float(self.plan, self.fields.added()?, "found.min")?
-        ))
+            float(self.top() as f32),
+            self.codes_and_scale(scale),
+            store_float(min, "found.min")
+        )
     }
 
-    fn mean(&self) -> Result<String, Error> {
-        Ok(format!("let found = search::range::mean(x, importance);\n{}", self.codes_and_scale()?))
+    fn mean(&self, scale: Rounded<'_>) -> String {
+        format!("let found = search::range::mean(x, importance);\n{}", self.codes_and_scale(scale))
     }
 
-    fn k_min(&self) -> Result<String, Error> {
-        let k_min = self.fields.k_min()?;
-        Ok(format!(
+    fn k_min(&self, k_min: &KMinPlan<'_>) -> String {
+        format!(
             "const RULE: search::k::KMin = search::k::KMin {{
                  weights: search::k::Weights::{weights}, square: {}, start: {}, steps: {},
                  top: {}, run_top: {}, min_top: {},
@@ -147,71 +143,52 @@ impl Body<'_> {
             k_min.square,
             float(k_min.start),
             k_min.steps,
-            float(k_min.top),
-            float(k_min.run_top),
-            float(k_min.min_top),
-            self.rounding()?,
-            self.codes_and_scale()?,
-            store_float(self.plan, k_min.min, "found.min")?,
-            store_factors(k_min.run_scales, "found.runs"),
-            store_factors(k_min.run_mins, "found.min_runs"),
+            float(self.top() as f32),
+            float(k_min.runs.high as f32),
+            float(k_min.min_runs.high as f32),
+            rounding(k_min.scale),
+            self.codes_and_scale(k_min.scale),
+            store_float(k_min.min, "found.min"),
+            store_factors(k_min.runs.field, "found.runs"),
+            store_factors(k_min.min_runs.field, "found.min_runs"),
             weights = if k_min.rms { "RmsAbs" } else { "Abs" },
-        ))
+        )
     }
 
-    fn k_signed(&self, kind: &str, steps: u32) -> Result<String, Error> {
-        let runs = self.fields.run_scales()?;
-        let (low, high) = self.fields.range(runs)?;
-        Ok(format!(
+    fn k_signed(&self, scans: bool, steps: u32, scale: Rounded<'_>, runs: Runs<'_>) -> String {
+        format!(
             "const RULE: search::k::KSigned = search::k::KSigned {{
-                 search: search::k::Search::{kind}({steps}), half: {}, low: {}, high: {},
+                 search: search::k::Search::{}({steps}), half: {}, low: {}, high: {},
              }};
              let Some(found) = search::k::k_signed::<ELEMENTS, RUNS>(x, importance, &RULE, {}) {OR_ZEROS}{}{}",
-            float(((self.fields.top() + 1) / 2) as f32),
-            float(low as f32),
-            float(high as f32),
-            self.rounding()?,
-            self.codes_and_scale()?,
-            store_factors(runs, "found.runs"),
-        ))
+            if scans { "Scan" } else { "Refine" },
+            float(((self.top() + 1) / 2) as f32),
+            float(runs.low as f32),
+            float(runs.high as f32),
+            rounding(scale),
+            self.codes_and_scale(scale),
+            store_factors(runs.field, "found.runs"),
+        )
     }
 
-    /// The levels of a format that has them.
-    fn levels(&self) -> Result<&[i32], Error> {
-        match &self.value.map {
-            ValueMap::Levels(levels) => Ok(levels),
-            ValueMap::Affine { .. } | ValueMap::Codebook { .. } => Err(self.fields.mismatch()),
-        }
-    }
-
-    fn level_scan(&self, steps: u32) -> Result<String, Error> {
-        let (mut factors, mut store) = ("None".to_string(), String::new());
-        if self.value.scale.len() > 1 {
-            let runs = self.fields.run_scales()?;
-            let (low, high) = self.fields.range(runs)?;
-            factors = format!("Some(({}, {}))", float(low as f32), float(high as f32));
-            store = store_factors(runs, "found.runs");
-        }
-        Ok(format!(
+    fn level_scan(&self, list: &[i32], steps: u32, scale: Rounded<'_>, runs: Option<Runs<'_>>) -> String {
+        let factors = runs.map_or("None".to_string(), |Runs { low, high, .. }| {
+            format!("Some(({}, {}))", float(low as f32), float(high as f32))
+        });
+        let store = runs.map_or(String::new(), |runs| store_factors(runs.field, "found.runs"));
+        format!(
             "{}
              const RULE: search::levels::LevelScan<'static> =
                  search::levels::LevelScan {{ levels: &LEVELS, steps: {steps}, runs: {factors} }};
              let found = search::levels::level_scan::<ELEMENTS, RUNS>(x, importance, &RULE);
              {}{store}",
-            levels(self.levels()?.iter().map(|&level| level as f32)),
-            self.codes_and_scale()?,
-        ))
+            levels(list.iter().copied()),
+            self.codes_and_scale(scale),
+        )
     }
 
-    fn nearest_level(&self) -> Result<String, Error> {
-        let (list, scale) = (self.levels()?, self.fields.scale()?);
-        // The largest stored scale that is a number, and scales within two powers of two or one.
-        let (scalar, last, reach) = match scale.ty {
-            FieldType::Scalar(scalar @ Scalar::E8m0Half) => (scalar, 254, 2),
-            FieldType::Scalar(scalar @ Scalar::Ue4m3Half) => (scalar, 0x7e, 8),
-            _ => return Err(self.fields.mismatch()),
-        };
-        Ok(format!(
+    fn nearest_level(&self, list: &[i32], (field, scalar): Rounded<'_>, last: u8, reach: u8) -> String {
+        format!(
             "{}
              let scales = search::levels::StoredScales {{
                  encode: |max| search::levels::{}(max, {}), decode: |raw| {},
@@ -219,77 +196,74 @@ impl Body<'_> {
              }};
              let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
              {}{}",
-            levels(list.iter().map(|&level| level as f32)),
+            levels(list.iter().copied()),
             scalar.word(),
             float(list.iter().copied().max().unwrap_or(1) as f32),
             rust::expr(&stored::widened(scalar, Expr::name(Type::U8, "raw"))),
             self.codes(),
-            store_codes(scale, "found.runs")
-        ))
+            store_codes(field, "found.runs")
+        )
     }
 
     /// What the integers of runs stand for.
-    fn factors(&self, runs: &Field) -> Result<Vec<f32>, Error> {
-        let (low, high) = self.fields.range(runs)?;
-        let all = (low..=high).step_by(runs.times.max(1) as usize);
-        Ok(all.map(|factor| factor as f32 * self.value.unit).collect())
+    fn factors(&self, Runs { field, low, high }: Runs<'_>) -> Vec<f32> {
+        let all = (low..=high).step_by(field.times.max(1) as usize);
+        all.map(|factor| factor as f32 * self.value.unit).collect()
     }
 
-    fn shifted_search(&self, shift: &Shift, steps: u32) -> Result<String, Error> {
-        let (format, runs) = (self.plan.format, self.fields.run_scales()?);
-        let (moved, factors) = (&format.fields[shift.field], self.factors(runs)?);
-        let magnitudes: BTreeSet<u32> = format.integers().iter().map(|v| v.unsigned_abs()).collect();
-        Ok(format!(
+    fn shifted_search(&self, shift: &Shift, steps: u32, scale: Rounded<'_>, runs: Runs<'_>) -> String {
+        let format = self.plan.format;
+        let (moved, factors) = (&format.fields[shift.field], self.factors(runs));
+        let magnitudes: BTreeSet<i32> = format.integers().iter().map(|v| v.abs()).collect();
+        format!(
             "{}let rule = search::shifted::Shifted {{
                  entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
              }};
              let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
              let Some(found) = found {OR_ZEROS}{}{}{}{}",
-            levels(magnitudes.into_iter().map(|level| level as f32)),
+            levels(magnitudes.into_iter()),
             floats(shift.values.iter().map(|shift| *shift as f32)),
             floats(factors.iter().copied()),
-            self.fields.codes().count,
+            self.code().count,
             moved.count,
             self.value.group,
             factors.len(),
             shift.values.len(),
-            self.rounding()?,
+            rounding(scale),
             self.codes(),
             store_codes(moved, "found.shifts"),
-            store_float(self.plan, self.fields.scale()?, "found.scale")?,
-            store_codes(runs, "found.runs"),
-        ))
+            store_float(scale, "found.scale"),
+            store_codes(runs.field, "found.runs"),
+        )
     }
 
-    fn grid_search(&self, steps: u32) -> Result<String, Error> {
-        let runs = self.fields.run_scales()?;
-        let signs = self.value.signs.as_ref().ok_or_else(|| self.fields.mismatch())?;
-        let (masks, factors) = (&self.plan.format.fields[signs.field], self.factors(runs)?);
+    fn grid_search(&self, signs: &Signs, steps: u32, scale: Rounded<'_>, runs: Runs<'_>) -> String {
+        let (masks, factors) = (&self.plan.format.fields[signs.field], self.factors(runs));
         let magnitudes: BTreeSet<i32> = decode::codebook(self.value).into_iter().flatten().collect();
-        Ok(format!(
+        format!(
             "{}let grid = search::grid::Grid {{
                  entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
              }};
              let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) {OR_ZEROS}{}{}{}{}",
-            levels(magnitudes.into_iter().map(|level| level as f32)),
+            levels(magnitudes.into_iter()),
             floats(factors.iter().copied()),
             signs.parity,
-            self.fields.codes().count,
+            self.code().count,
             masks.count,
             self.value.group,
             factors.len(),
-            self.rounding()?,
+            rounding(scale),
             self.codes(),
             store_codes(masks, "found.signs"),
-            store_float(self.plan, self.fields.scale()?, "found.scale")?,
-            store_codes(runs, "found.runs"),
-        ))
+            store_float(scale, "found.scale"),
+            store_codes(runs.field, "found.runs"),
+        )
     }
 
-    fn alternating(&self, steps: u32) -> Result<String, Error> {
+    fn alternating(&self, steps: u32, scale: Rounded<'_>) -> String {
         let integers: Vec<i32> = decode::codebook(self.value).concat();
         let sum: u64 = integers.iter().map(|v| u64::from(v.unsigned_abs())).sum();
-        Ok(format!(
+        format!(
             "let rule = search::alternating::Alternating {{
                  entries: &CODEBOOK, stride: {}, mean: {}, steps: {steps},
              }};
@@ -297,10 +271,10 @@ impl Body<'_> {
              {}",
             self.value.stride,
             float((sum as f64 / integers.len() as f64) as f32),
-            self.fields.codes().count,
+            self.code().count,
             self.value.group,
-            self.codes_and_scale()?,
-        ))
+            self.codes_and_scale(scale),
+        )
     }
 }
 
@@ -317,14 +291,14 @@ const IMPORTANCE: &str = "let importance = match importance.is_null() {
 /// Statements that go on with the next block where importance is given: those of a quantizer that rounds by `signed-absmax`.
 pub(super) fn signed_absmax(
     plan: &FormatPlan<'_>,
-    field: &Field,
+    scale: Rounded<'_>,
     rule: &RoundRule,
     zero: i32,
-) -> Result<String, Error> {
+) -> String {
     let code = &plan.format.fields[plan.format.value.code];
     let raw = i32("value") + Expr::int(Type::I32, zero.into());
     let raw = raw.low(plan.code_bits);
-    Ok(format!(
+    format!(
         "{IMPORTANCE}
          if let Some(importance) = importance {{
              const RULE: search::rounding::SignedAbsMax =
@@ -337,10 +311,10 @@ pub(super) fn signed_absmax(
         float(rule.scale.levels),
         float(rule.clamp.0 as f32),
         float(rule.clamp.1 as f32),
-        rounding(plan, field)?,
+        rounding(scale),
         store_array(code, "integers", &raw),
-        store_float(plan, field, "scale")?,
-    ))
+        store_float(scale, "scale"),
+    )
 }
 
 /// The function of a quantizer by its name and what more is said of it, with the name of its step, whether it `weighs` errors by

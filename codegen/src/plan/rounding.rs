@@ -4,14 +4,17 @@ use super::{Decode, FormatPlan};
 use crate::Error;
 use gristmill_spec::model::{Factor, Field, FieldType, RoundRule, Scalar};
 
+/// A field of floats, and the type to which a quantizer rounds them.
+pub(crate) type Rounded<'a> = (&'a Field, Scalar);
+
 /// What a quantizer that rounds fills in: codes, and one scale.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundingPlan<'a> {
     pub(crate) rule: &'a RoundRule,
     /// A code is its integer and this.
     pub(crate) zero: i32,
-    /// The field of the block that holds the scale, and its type; none where that stands outside.
-    pub(crate) scale: Option<(&'a Field, Scalar)>,
+    /// The field of the block that holds the scale; none where that stands outside.
+    pub(crate) scale: Option<Rounded<'a>>,
 }
 
 impl<'a> RoundingPlan<'a> {
@@ -26,8 +29,7 @@ impl<'a> RoundingPlan<'a> {
         let Decode::Affine { times: 1, zero, .. } = plan.decode() else { return Err(refused()) };
         let scale = match value.scale[..] {
             [Factor::Field(index)] if format.fields[index].count == 1 => {
-                let field = &format.fields[index];
-                Some((field, rounded_to(plan, field)?))
+                Some(rounded(plan, &format.fields[index])?)
             }
             [Factor::Row | Factor::Tensor] => None,
             _ => return Err(refused()),
@@ -39,13 +41,13 @@ impl<'a> RoundingPlan<'a> {
     }
 }
 
-/// The type of a field to which a quantizer rounds scales.
+/// A field to which a quantizer rounds scales.
 ///
 /// # Errors
 /// A type that has no nearest number for some, which the checks refuse.
-pub(crate) fn rounded_to(plan: &FormatPlan<'_>, field: &Field) -> Result<Scalar, Error> {
+pub(super) fn rounded<'a>(plan: &FormatPlan<'_>, field: &'a Field) -> Result<Rounded<'a>, Error> {
     match field.ty {
-        FieldType::Scalar(scalar) if scalar.is_signed() => Ok(scalar),
+        FieldType::Scalar(scalar) if scalar.is_signed() => Ok((field, scalar)),
         _ => Err(Error::passed(plan.format, "its quantizer can store f16, bf16 and f32 scales only")),
     }
 }

@@ -1,15 +1,16 @@
 //! Kernels that go over blocks: `quantize` by rounding, with its steps. They stand in `quantize.h` and the headers behind it; here is
 //! what they take of a format and a rule.
 
+use super::decode::sizes;
 use super::encode::{WARPS, put};
 use super::groups::{self, Groups};
 use super::outer::header_bytes;
 use super::parameters::{SCALE_OVERFLOW, enumerators, kernel};
+use super::search;
 use super::statistic::{STATISTIC, statistic};
-use crate::Error;
 use crate::lower::ir::{Type, f32, u32};
 use crate::lower::{digits, quantize as lower, stored};
-use crate::plan::{FormatPlan, RoundingPlan};
+use crate::plan::{CudaQuantizerPlan, FormatPlan, RoundingPlan};
 use crate::print::cuda;
 use crate::text::joined;
 use gristmill_spec::model::{
@@ -44,15 +45,13 @@ fn in_groups(format: &Format, quantizer: &Quantizer) -> Option<Groups> {
 pub fn quantize(
     plan: &FormatPlan<'_>,
     quantizer: &Quantizer,
+    planned: &CudaQuantizerPlan<'_>,
     function: &str,
-) -> Result<(String, bool), Error> {
+) -> (String, bool) {
     let format = plan.format;
-    let RoundingPlan { rule, zero, scale } = match &quantizer.rule {
-        QuantizeRule::Round(rule) => RoundingPlan::new(plan, rule)?,
-        QuantizeRule::Search(search) => {
-            let text = super::search::quantize(plan, &quantizer.name, *search, function)?;
-            return Ok((text, false));
-        }
+    let RoundingPlan { rule, zero, scale } = match planned {
+        CudaQuantizerPlan::Round(rounding) => *rounding,
+        CudaQuantizerPlan::KMin(k_min) => return (search::quantize(plan, k_min, function), false),
     };
     let outer = match scale {
         Some(_) => None,
@@ -61,7 +60,7 @@ pub fn quantize(
     let groups = in_groups(format, quantizer);
     let rounded = lower::rounded(&rule.scale, rule.round, rule.threshold, rule.clamp, zero);
     let code = lower::bits_of(lower::code(rounded, zero), plan.code_bits, Type::U32);
-    let mut text = numbers(format, &rule.scale, scale.is_some(), outer) + "\n";
+    let mut text = sizes(plan) + &numbers(format, &rule.scale, scale.is_some(), outer) + "\n";
     text += &step_of(&rule.scale);
     text += &format!(
         "GM_DEVICE u32 code_of(f32 x, [[maybe_unused]] f32 apply) {{ return {}; }}\n",
@@ -86,7 +85,7 @@ pub fn quantize(
         Some(groups) => groups::quantize(format, groups, function),
         None => block_to_a_warp(format, function),
     };
-    Ok((text, outer.is_some()))
+    (text, outer.is_some())
 }
 
 /// What `quantize.h` is told in numbers; `outer` is what stands outside of blocks, and its bytes with what follows.

@@ -13,7 +13,7 @@ use super::unit::{Unit, Units};
 use super::{convert, decode, encode, experts, form, fused, matmul, rows};
 use crate::Error;
 use crate::plan::pack::fitted;
-use crate::plan::{FormatPlan, PackPlan, lcm, of_whole_blocks};
+use crate::plan::{CudaQuantizerPlan, FormatPlan, PackPlan, lcm, of_whole_blocks};
 use gristmill_spec::model::{CudaBudget, CudaVariant, SpecSet};
 use gristmill_spec::vocab::{CudaSums, Op};
 
@@ -37,15 +37,18 @@ fn takes(plan: &FormatPlan<'_>, variant: &CudaVariant) -> bool {
     }
 }
 
-/// What of the CUDA products of a format can't be planned.
+/// What of the CUDA kernels of a format can't be planned: its quantizers, and its products.
 pub(crate) fn refusals(set: &SpecSet, plan: &FormatPlan<'_>, index: usize) -> Vec<Error> {
     let one = |variant: &CudaVariant| match (RowsProduct::new(plan, variant), variant.packing) {
         (Err(error), _) => Some(error),
         (Ok(Some(_)), _) | (Ok(None), None) => None,
         (Ok(None), Some(packing)) => CudaMatmul::new(plan, &set.packings[packing], variant).err(),
     };
+    let generated = serving(set, Op::Quantize, index).any(|(_, _, variant)| variant.body.is_none());
+    let quantizers = plan.format.quantizers.iter().filter(|_| generated);
+    let quantizers = quantizers.filter_map(|quantizer| CudaQuantizerPlan::new(plan, quantizer).err());
     let here = serving(set, Op::Matmul, index).filter(|(_, _, variant)| takes(plan, variant));
-    here.filter_map(|(_, _, variant)| one(variant)).collect()
+    quantizers.chain(here.filter_map(|(_, _, variant)| one(variant))).collect()
 }
 
 /// A format whose kernels are listed.
@@ -71,13 +74,15 @@ pub(super) fn of_format(
         if !takes(plan, variant) {
             continue;
         }
-        let product = match RowsProduct::new(plan, variant) {
-            Ok(Some(product)) => Ok(Some(listing.rows_product(of_variant, &product, units))),
-            Ok(None) => listing.product(of_variant, units),
-            Err(error) => Err(error),
+        let product = match (RowsProduct::new(plan, variant), variant.packing) {
+            (Err(error), _) => Err(error),
+            (Ok(Some(product)), _) => Ok(listing.rows_product(of_variant, &product, units)),
+            (Ok(None), None) => continue,
+            (Ok(None), Some(packing)) => CudaMatmul::new(plan, &set.packings[packing], variant)
+                .map(|resolved| listing.product(of_variant, &resolved, units)),
         };
         match product {
-            Ok(product) => listed.extend(product),
+            Ok(product) => listed.push(product),
             Err(error) => errors.push(error),
         }
     }
@@ -129,14 +134,10 @@ impl Listing<'_> {
             for (position, quantizer) in format.quantizers.iter().enumerate() {
                 let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
                 let function = function(variant, &unit);
-                let generated = || {
-                    let (text, steps) = blocks::quantize(plan, quantizer, function)?;
-                    Ok((decode::sizes(plan) + &text, steps))
-                };
-                let written = variant.body.as_ref().map(|body| Ok((hand_written(plan, body), false)));
-                let (text, steps) = match written.unwrap_or_else(generated) {
-                    Ok(text) => text,
-                    Err(error) => {
+                let (text, steps) = match (&variant.body, CudaQuantizerPlan::new(plan, quantizer)) {
+                    (Some(body), _) => (hand_written(plan, body), false),
+                    (None, Ok(planned)) => blocks::quantize(plan, quantizer, &planned, function),
+                    (None, Err(error)) => {
                         errors.push(error);
                         continue;
                     }
@@ -165,12 +166,10 @@ impl Listing<'_> {
         errors
     }
 
-    /// Puts a product of integers into its unit, where the variant is one.
-    fn product(&self, of_variant: OfVariant<'_>, units: &mut Units) -> Result<Option<CudaListed>, Error> {
+    /// Puts a product of integers into its unit.
+    fn product(&self, of_variant: OfVariant<'_>, resolved: &CudaMatmul<'_>, units: &mut Units) -> CudaListed {
         let (kernel, _, variant) = of_variant;
         let format = self.plan.format;
-        let Some(packing) = variant.packing else { return Ok(None) };
-        let resolved = CudaMatmul::new(self.plan, &self.set.packings[packing], variant)?;
         // Formats share a generated loop; what is written by hand is the spec's own.
         let unit = match &variant.body {
             Some(_) => unit_name("matmul", &format.name, kernel, variant),
@@ -185,7 +184,7 @@ impl Listing<'_> {
         let overlaps = match units.get(&unit) {
             Some(unit) => unit.overlaps,
             None => {
-                let text = matmul::emit(&resolved, variant.body.as_ref().map(|body| body.text.as_str()));
+                let text = matmul::emit(resolved, variant.body.as_ref().map(|body| body.text.as_str()));
                 let text = (parts(variant, resolved.parts()), text.as_str());
                 let unit = units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, text);
                 unit.kernels.extend(grouped.clone().map(|name| (name, form::budget(variant.budget))));
@@ -201,7 +200,7 @@ impl Listing<'_> {
             fewest: resolved.fewest,
             rows: resolved.rows,
             tokens: resolved.tokens,
-            packed: (format.name.clone(), self.set.packings[packing].name.clone()),
+            packed: (format.name.clone(), resolved.pack.packing.name.clone()),
             elements: self.plan.k_group,
             multiple: resolved.pack.multiple,
             split: resolved.split,
@@ -221,7 +220,7 @@ impl Listing<'_> {
         let fused = resolved.fused.is_some();
         let mut listed = CudaListed {
             input: inputs(kernel, fused),
-            packing: Some(packing),
+            packing: variant.packing,
             fused,
             ..self.entry(of_variant, None, &unit, plan)
         };
@@ -230,7 +229,7 @@ impl Listing<'_> {
         if fused {
             k.multiple_of = lcm(k.multiple_of, fused::MULTIPLE);
         }
-        Ok(Some(listed))
+        listed
     }
 
     /// Puts a product over rows into its unit.

@@ -4,7 +4,7 @@ use crate::emit::kernels::{Kernels, passing_on};
 use crate::emit::listed::variant_ident;
 use crate::emit::listed::{Limits, Made};
 use crate::emit::quantize;
-use crate::plan::FormatPlan;
+use crate::plan::{FormatPlan, QuantizerPlan};
 use gristmill_spec::model::{CpuVariant, Quantizer};
 use gristmill_spec::vocab::{Abi, Op};
 
@@ -15,8 +15,8 @@ pub(super) fn list(kernels: &mut Kernels<'_>, plan: &FormatPlan<'_>) {
         return;
     }
     for (number, quantizer) in plan.format.quantizers.iter().enumerate() {
-        let made = match quantize::quantize(plan, quantizer) {
-            Ok(made) => made,
+        let made = match QuantizerPlan::new(plan, quantizer) {
+            Ok(planned) => quantize::quantize(plan, quantizer, &planned),
             Err(error) => {
                 kernels.errors.push(error);
                 continue;
