@@ -89,7 +89,7 @@ pub fn emit(
         option(images.convert.as_ref()),
         option(images.experts.as_ref()),
     );
-    let _ = write!(out, "{}", why_not());
+    out.push_str(WHY_NOT);
     out
 }
 
@@ -131,40 +131,36 @@ fn cuda_build(options: &Options) -> String {
 }
 
 /// What `require!` asks while compiling: the same `candidates` that decisions go by.
-fn why_not() -> String {
-    format!(
-        "/// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
-         pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> gristmill_runtime::require::Text {{
-             use gristmill_runtime::require::{{Names, NOTHING_HELD, Required}};
-             let required = Required {{ op, format, input, device }};
-             let names = Names {{
-                 formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
-             }};
-             let Some(index) = required.position(&names) else {{ return required.without_format(&names) }};
-             let mut held = NOTHING_HELD;
-             let (mut op, mut dtype, mut device) = (0, 0, 0);
-             while op < Op::ALL.len() {{
-                 // Weight formats and activation formats are numbered apart.
-                 held[op][dtype][device] = required.op.serves_like(Op::ALL[op])
-                     && !candidates(Op::ALL[op], index, DType::ALL[dtype], DeviceKind::ALL[device]).is_empty();
-                 device += 1;
-                 if device == DeviceKind::ALL.len() {{ (dtype, device) = (dtype + 1, 0); }}
-                 if dtype == DType::ALL.len() {{ (op, dtype) = (op + 1, 0); }}
-             }}
-             let no_image = required.without_image(&names, index, &held);
-             if !no_image.is_empty() {{ return no_image }}
-             let why = required.explain(&held);
-             match required.activations(&names, index) {{
-                 Some((op, index)) if why.is_empty()
-                     && candidates(op, index, DType::F32, required.device).is_empty() =>
-                 {{
-                     required.without_activations(ACTIVATIONS[index].name)
-                 }}
-                 Some(_) | None => why,
-             }}
-         }}\n"
-    )
-}
+const WHY_NOT: &str = "/// Why this build holds no kernel for this, in words; empty if it holds one. For `require!`.
+     pub const fn why_not(op: Op, format: &str, input: DType, device: DeviceKind) -> gristmill_runtime::require::Text {
+         use gristmill_runtime::require::{Names, NOTHING_HELD, Required};
+         let required = Required { op, format, input, device };
+         let names = Names {
+             formats: FORMATS, activations: ACTIVATIONS, left_out: LEFT_OUT, cuda: CUDA, without_image: WITHOUT_IMAGE,
+         };
+         let Some(index) = required.position(&names) else { return required.without_format(&names) };
+         let mut held = NOTHING_HELD;
+         let (mut op, mut dtype, mut device) = (0, 0, 0);
+         while op < Op::ALL.len() {
+             // Weight formats and activation formats are numbered apart.
+             held[op][dtype][device] = required.op.serves_like(Op::ALL[op])
+                 && !candidates(Op::ALL[op], index, DType::ALL[dtype], DeviceKind::ALL[device]).is_empty();
+             device += 1;
+             if device == DeviceKind::ALL.len() { (dtype, device) = (dtype + 1, 0); }
+             if dtype == DType::ALL.len() { (op, dtype) = (op + 1, 0); }
+         }
+         let no_image = required.without_image(&names, index, &held);
+         if !no_image.is_empty() { return no_image }
+         let why = required.explain(&held);
+         match required.activations(&names, index) {
+             Some((op, index)) if why.is_empty()
+                 && candidates(op, index, DType::F32, required.device).is_empty() =>
+             {
+                 required.without_activations(ACTIVATIONS[index].name)
+             }
+             Some(_) | None => why,
+         }
+     }\n";
 
 /// `i2_s` to `I2S`, `iq4_nl` to `Iq4Nl`.
 fn camel(name: &str) -> String {
