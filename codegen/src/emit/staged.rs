@@ -131,14 +131,14 @@ fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> Strin
             },
         ),
         None => stage(plan, features, |operand| operand),
-        Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, "", |field| {
+        Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, |field| {
             let times = if halved { "half_of_times" } else { "times" };
             format!(
                 "to.add({}).cast::<simd::I>().write(simd::{times}(w{field}[i], factors[i], {min}, {zero}));",
                 place_of_operands(field, 1)
             )
         }),
-        Some(Scaled::Words) => stage_products(plan, features, 2, "", |field| {
+        Some(Scaled::Words) => stage_products(plan, features, 2, |field| {
             format!(
                 "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
                  let to = to.add({});
@@ -229,41 +229,34 @@ pub(super) fn smallest(plan: &MatmulPlan<'_>) -> &'static str {
 }
 
 /// The function that decodes the super-blocks of a part for products of values and the integers of their runs. `write`: the statement that
-/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers; an operand takes so many `bytes`. `kept`:
-/// statements for each run that make of `factors` what `write` needs.
+/// writes vector `i` of the operands of a field, of whose rows `factors[i]` has the integers; an operand takes so many `bytes`.
 pub(super) fn stage_products(
     plan: &MatmulPlan<'_>,
     features: &str,
     bytes: u32,
-    kept: &str,
     write: impl Fn(u32) -> String,
 ) -> String {
     let of = OfRuns {
         doc: "The operands of `V` vectors of rows from `row` in a part: values times the integers of their runs.",
         pointers: "",
-        kept,
+        kept: "",
         bytes,
     };
     stage_runs(plan, features, &of, write)
 }
 
 /// What a function that decodes super-blocks run by run writes.
-struct OfRuns<'a> {
-    doc: &'a str,
+struct OfRuns {
+    doc: &'static str,
     /// Statements that bind where integers go, and those that keep `factors` there.
-    pointers: &'a str,
-    kept: &'a str,
+    pointers: &'static str,
+    kept: &'static str,
     /// Bytes of an operand.
     bytes: u32,
 }
 
 /// The function that decodes the super-blocks of a part run by run. `write`: as in [`stage_products`].
-fn stage_runs(
-    plan: &MatmulPlan<'_>,
-    features: &str,
-    of: &OfRuns<'_>,
-    write: impl Fn(u32) -> String,
-) -> String {
+fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn(u32) -> String) -> String {
     let (flags, next_flags) = superblock_terms::flags_of_runs(plan);
     let mut pointers =
         superblock_terms::terms_of_rows(plan, Term::Scale, TermsRead { values: false, integers: true });

@@ -71,36 +71,29 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
 /// The function that decodes super-blocks, each value times the integer of its run.
 fn stage(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let min = staged::smallest(plan);
-    let in_digits = |field: u32| match tiles.operands {
-        TileOperands::Digits => format!("amx::times_in_digits(w{field}[i], factors[i], {min})"),
-        _ => format!("(amx::times_digit(w{field}[i], low[i]), amx::times_digit(w{field}[i], high[i]))"),
-    };
-    let kept = match tiles.operands {
-        TileOperands::SplitIntegers(bits) => &format!(
-            "let mut low = factors;
-             let mut high = factors;
-             for i in 0..V {{ (low[i], high[i]) = amx::split::<{bits}>(factors[i]); }}\n"
-        ),
-        TileOperands::Digits => "",
-        TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
-            return staged::stage_products(plan, features, 1, "", |field| {
-                let to = staged::place_of_operands(field, 1);
-                format!(
-                    "to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, 0));"
-                )
-            });
-        }
-    };
-    let stage = staged::stage_products(plan, features, 1, kept, |field| {
+    let stage = staged::stage_products(plan, features, 1, |field| {
         let to = staged::place_of_operands(field, 1);
+        let times = match tiles.operands {
+            TileOperands::Digits => format!("amx::times_in_digits(w{field}[i], factors[i], {min})"),
+            TileOperands::SplitIntegers(bits) => {
+                format!("amx::times_split::<{bits}>(w{field}[i], factors[i])")
+            }
+            TileOperands::Differences | TileOperands::Values | TileOperands::Scaled => {
+                return format!(
+                    "to.add({to}).cast::<simd::I>().write(simd::times(w{field}[i], factors[i], {min}, 0));"
+                );
+            }
+        };
         format!(
-            "let (low, high) = {};
+            "let (low, high) = {times};
              let to = to.add({to});
              to.cast::<simd::I>().write(low);
-             to.add(HIGH).cast::<simd::I>().write(high);",
-            in_digits(field)
+             to.add(HIGH).cast::<simd::I>().write(high);"
         )
     });
+    if !tiles.operands.in_digits() {
+        return stage;
+    }
     format!(
         "/// Bytes from the low bytes of operands to the high ones.
          const HIGH: usize = STEPS * STEP_K * ROWS;

@@ -94,11 +94,6 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             ),
                         );
                     }
-                    let mut low = factors;
-                    let mut high = factors;
-                    for i in 0..V {
-                        (low[i], high[i]) = amx::split::<2>(factors[i]);
-                    }
                     for tile in 0..TILES {
                         let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
                         let mut packed0 = [simd::zero(); V];
@@ -122,10 +117,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             w0[i] = simd::and(packed0[i], simd::bytes(0xf));
                         }
                         for i in 0..V {
-                            let (low, high) = (
-                                amx::times_digit(w0[i], low[i]),
-                                amx::times_digit(w0[i], high[i]),
-                            );
+                            let (low, high) = amx::times_split::<2>(w0[i], factors[i]);
                             let to = to.add(i * LANES * 4);
                             to.cast::<simd::I>().write(low);
                             to.add(HIGH).cast::<simd::I>().write(high);
@@ -138,10 +130,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_4bit_by32x8_q8_k_scales_min
                             );
                         }
                         for i in 0..V {
-                            let (low, high) = (
-                                amx::times_digit(w1[i], low[i]),
-                                amx::times_digit(w1[i], high[i]),
-                            );
+                            let (low, high) = amx::times_split::<2>(w1[i], factors[i]);
                             let to = to.add(4 * ROWS + i * LANES * 4);
                             to.cast::<simd::I>().write(low);
                             to.add(HIGH).cast::<simd::I>().write(high);

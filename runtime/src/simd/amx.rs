@@ -416,19 +416,14 @@ pub fn values(operands: I, min: i32) -> I {
     _mm512_add_epi8(operands, _mm512_set1_epi8(min as i8))
 }
 
-/// The low bits of a [`factor`](super::avx512::factor) and those above them, for [`times_digit`].
+/// Operands times the low bits of the [`factor`](super::avx512::factor) of their row, so many, and times the bits above them, for
+/// [`unsigned_digits`]. Each product fits in a byte, so nothing is carried from the first of two bytes into the second.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub fn split<const BITS: u32>(factor: I) -> (I, I) {
+pub fn times_split<const BITS: u32>(operands: I, factor: I) -> (I, I) {
     let low = _mm512_and_si512(factor, _mm512_set1_epi16((1 << BITS) - 1));
-    (low, _mm512_srli_epi16::<BITS>(factor))
-}
-
-/// Operands times a digit of their row's factor, where products fit in a byte: nothing is carried from the first of two bytes into the second.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub fn times_digit(operands: I, digit: I) -> I {
-    _mm512_mullo_epi16(operands, digit)
+    let high = _mm512_srli_epi16::<BITS>(factor);
+    (_mm512_mullo_epi16(operands, low), _mm512_mullo_epi16(operands, high))
 }
 
 /// Operands plus `min`, times the [`factor`](super::avx512::factor) of their row, which fits in sixteen bits: low bytes, and high ones, for [`digits`].
@@ -622,11 +617,8 @@ mod tests {
             let mut planes = vec![0u8; 2 * PLANE];
             // SAFETY: the processor has the instructions, and the vectors are as long as it says.
             let sums = unsafe {
-                let split_times = |codes, integers| {
-                    let (low, high) = split::<BITS>(factor(integers));
-                    (times_digit(codes, low), times_digit(codes, high))
-                };
-                fill(&codes, &mut planes, split_times, integer);
+                let split = |codes, integers| times_split::<BITS>(codes, factor(integers));
+                fill(&codes, &mut planes, split, integer);
                 of_digits(&x, tokens, &planes, unsigned_digits::<2>)
             };
             check_digits(&sums, BITS, tokens, |t, row, k| {
