@@ -16,8 +16,8 @@ const NEEDED: [&str; 5] = [
 /// What it needs for more than being read: to lie in packings as stored, to be searched for, to share a super-block,
 /// to be multiplied as it is.
 const MORE: [&str; 9] = [
-    "codegen/src/emit/search.rs",
     "codegen/src/emit/terms.rs",
+    "codegen/src/plan/search.rs",
     "codegen/src/plan/superblock.rs",
     "codegen/src/plan/terms.rs",
     "kernel-spec/src/check/search.rs",
