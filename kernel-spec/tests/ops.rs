@@ -10,8 +10,8 @@ const SHARED: [&str; 8] = [
     "codegen/src/emit/blockwise/mod.rs",
     "kernel-spec/src/vocab/abi.rs",
     "kernel-spec/src/vocab/op.rs",
-    "runtime/src/kernel/mod.rs",
-    "runtime/src/registry/vouched.rs",
+    "runtime/src/descriptions/registry/vouched.rs",
+    "runtime/src/run/kernel/mod.rs",
     "src/cli/bench/blocks.rs",
     "src/cli/verify/mod.rs",
 ];

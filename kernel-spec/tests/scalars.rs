@@ -24,7 +24,7 @@ const MORE: [&str; 9] = [
     "kernel-spec/src/model/fp4.rs",
     "oracle/src/fp4.rs",
     "oracle/src/product.rs",
-    "runtime/src/search/levels.rs",
+    "runtime/src/arithmetic/search/levels.rs",
 ];
 
 /// Where the primitives of ISAs are: a module each.

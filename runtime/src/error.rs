@@ -4,10 +4,10 @@ mod class;
 
 pub use class::ErrorClass;
 
+use crate::descriptions::disagreement::Disagreement;
+use crate::descriptions::names::{List, Meant};
 use crate::device::Device;
-use crate::disagreement::Disagreement;
 use crate::gpu::NoGpu;
-use crate::names::{List, Meant};
 use crate::reason::{BrokenRule, Refusal};
 use gristmill_spec::vocab::{DType, DeviceKind, Feature, Op};
 

@@ -28,83 +28,39 @@
 //! # Ok::<(), gristmill_runtime::Error>(())
 //! ```
 
-mod affinity;
-mod aligned;
-mod disagreement;
-mod division;
-mod fork;
-mod from_memory;
-mod held_once;
-mod homes;
-mod launch;
-mod left_out;
-mod memory;
-mod names;
-mod output;
-mod packed_size;
-mod placement;
-mod plain;
-mod pool;
-mod product;
-mod quantized_buf;
-// For the packages that read files and libraries; not an interface.
-#[doc(hidden)]
-pub mod room;
-#[doc(hidden)]
-pub mod same_file;
-mod sizes;
-mod split;
-mod sync;
-mod thread_limits;
-mod thread_use;
-
+mod arithmetic;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "cuda_absent/mod.rs"]
 mod cuda;
-
-pub mod abi;
-pub mod activations;
-pub mod ceilings;
-pub mod decide;
-pub mod device;
+mod decisions;
+mod descriptions;
 pub mod error;
-pub mod executor;
-pub mod experts;
-pub mod gpu;
-mod guarded;
-pub mod hadamard;
-mod halves;
-pub mod import;
-pub mod kernel;
-pub mod linear;
-pub mod number;
-pub mod observe;
-pub mod occupancy;
-mod prefetch;
-pub mod prologue;
-pub mod quarantine;
-pub mod reason;
-pub mod receipt;
-pub mod recovery;
-pub mod registry;
-pub mod request;
-pub mod require;
-pub mod search;
+mod memory;
+mod observation;
+mod operands;
+mod parallel;
+mod run;
 pub mod simd;
-pub mod stats;
-pub mod threads;
-pub mod tuning;
-pub mod weights;
-mod wording;
-pub mod workspace;
+
+pub use arithmetic::{hadamard, number, search};
+pub use decisions::{decide, quarantine, reason, require, tuning};
+pub use descriptions::{abi, device, gpu, occupancy, registry, request};
+#[doc(hidden)]
+pub use memory::{room, same_file};
+pub use observation::{ceilings, observe, receipt, stats};
+pub use operands::{activations, import, prologue, weights, workspace};
+pub use parallel::{executor, threads};
+pub use run::{experts, kernel, linear, recovery};
 
 pub use activations::{Input, NonFinite, QuantizedActivations};
-pub use aligned::prefer_huge_pages;
+pub use arithmetic::halves::widen_f16;
 pub use decide::{Decision, Prepared, TunedBy};
+pub use decisions::memory::ProductMemory;
+pub use decisions::why_packed::{FromMemory, HeldOnce};
+pub use descriptions::disagreement::Disagreement;
 pub use device::{CpuProfile, Device, Topology};
-pub use disagreement::Disagreement;
 pub use error::{Error, ErrorClass};
 pub use executor::Executor;
 #[cfg(feature = "rayon")]
@@ -112,35 +68,32 @@ pub use executor::RayonGlobal;
 #[cfg(feature = "cuda")]
 pub use experts::{DeviceExpertInput, DeviceRoutes};
 pub use experts::{ExpertInput, Experts, Routes};
-pub use from_memory::FromMemory;
 pub use gpu::{CudaVersion, GpuProfile, NoGpu};
 pub use gristmill_spec::{Fnv, vocab};
-pub use guarded::{GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear};
 pub use hadamard::Hadamard;
 pub use half;
-pub use halves::widen_f16;
-pub use held_once::HeldOnce;
 pub use kernel::*;
 #[cfg(feature = "nccl")]
 pub use linear::RowParallelLinear;
 pub use linear::{Adapted, Adaptive, LayerMemory, Linear, LinearOptions, Policy};
 #[cfg(feature = "cuda")]
 pub use linear::{DivideOptions, DividedLinear, DividedPart, LostGpu, ReplicatedLinear, Shares};
-pub use memory::ProductMemory;
+pub use memory::aligned::prefer_huge_pages;
+pub use memory::placement::{NodeBytes, Placement};
+pub use memory::prefetch::prefetch;
 pub use occupancy::{BlockNeeds, Multiprocessor};
-pub use output::Output;
-pub use placement::{NodeBytes, Placement};
-pub use prefetch::prefetch;
-pub use product::{Batch, Product};
+pub use operands::output::Output;
+pub use operands::quantized_buf::QuantizedBuf;
+pub use parallel::thread_use::ThreadUse;
 pub use prologue::{GateFunction, Prologue, PrologueInput, Rows};
-pub use quantized_buf::QuantizedBuf;
 pub use quarantine::{Quarantine, Quarantined};
 pub use reason::{Reason, Refusal, Rejection};
 pub use receipt::{Receipt, Recording};
 pub use recovery::{Recovery, RecoveryStep};
 pub use registry::Registry;
 pub use request::{Packings, PrecisionMode, Request, Restrict, Shape};
-pub use thread_use::ThreadUse;
+pub use run::guarded::{GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear};
+pub use run::product::{Batch, Product};
 pub use threads::{MAX_THREADS, ThreadOptions, Threads};
 pub use tuning::Tuning;
 pub use weights::{PackedMatrix, QuantizedMatrix};

@@ -1,21 +1,13 @@
-//! The runtime's pool (`runtime/src/pool`, the same files) over loom's atomics and threads.
+//! The runtime's pool (`runtime/src/parallel/pool`, the same files) over loom's atomics and threads.
 //!
 //! Loom runs a scenario once for each order in which its threads can run and see each other's writes, up to a number
 //! of preemptions. `tests/pool.rs` runs the scenarios below.
 
-mod affinity;
-#[path = "../../src/division.rs"]
-#[allow(dead_code, reason = "the model cuts no job into parts")]
-mod division;
-mod fork;
-#[path = "../../src/pool/mod.rs"]
-#[allow(dead_code, reason = "the model starts no job that asks whether workers sleep")]
-mod pool;
-mod sync;
+mod parallel;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use pool::{Pool, Seats};
+use parallel::pool::{Pool, Seats};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! A device's capture: who makes a graph, and what that takes along.
 
-use crate::launch::Tally;
 use crate::observe::Transfer;
+use crate::run::launch::Tally;
 use cudarc::driver::CudaGraph;
 use std::any::Any;
 use std::mem::take;

@@ -10,9 +10,9 @@ use super::product::ProductCode;
 use super::scratch::{DeviceScratch, Places, zeroed_room};
 use crate::activations::RowLayout;
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::registry::{CudaLaunch, Registry};
 use crate::request::Shape;
+use crate::run::launch::Launcher;
 use crate::weights::PackedMatrix;
 use std::sync::Arc;
 

@@ -13,8 +13,8 @@ use super::scratch::{DeviceScratch, Scratch};
 use super::types::width;
 use crate::activations::{Input, Tokens};
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::request::Shape;
+use crate::run::launch::Launcher;
 use crate::weights::PackedMatrix;
 use gristmill_spec::vocab::DType;
 

@@ -87,4 +87,4 @@ pub(crate) use scratch::{DeviceScratch, Places, Scratch};
 pub use shared::DeviceActivations;
 pub(crate) use weights::Weights;
 
-pub use crate::product::DeviceBatch;
+pub use crate::run::product::DeviceBatch;

@@ -6,9 +6,9 @@ use super::product::ProductCode;
 use super::scratch::Scratch;
 use crate::activations::Tokens;
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::recovery::{Recovery, RecoveryStep};
 use crate::registry::FormatInfo;
+use crate::run::launch::Launcher;
 use crate::weights::PackedMatrix;
 use std::time::Instant;
 

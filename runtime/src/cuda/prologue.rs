@@ -10,11 +10,11 @@ use super::scratch::{DeviceScratch, Places, QuantizedActivations};
 use crate::activations::RowLayout;
 use crate::decide::{Candidate, Decision};
 use crate::error::Error;
-use crate::launch::Launcher;
+use crate::operands::sizes::{check_len, check_span, product_of};
 use crate::prologue::{Prologue, PrologueInput, Rows};
 use crate::registry::{CudaLaunch, Registry, Unit};
 use crate::request::Shape;
-use crate::sizes::{check_len, check_span, product_of};
+use crate::run::launch::Launcher;
 use gristmill_spec::vocab::Op;
 use std::sync::Arc;
 

@@ -7,10 +7,10 @@ use super::fault::Faults;
 use super::place::Place;
 use crate::device::Device;
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::receipt::Recording;
 use crate::registry::{FormatInfo, Registry};
 use crate::request::Request;
+use crate::run::launch::Launcher;
 use gristmill_spec::vocab::DeviceKind;
 use std::sync::Arc;
 

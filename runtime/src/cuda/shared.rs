@@ -9,8 +9,8 @@ use super::prologue::{DevicePrologue, DevicePrologueInput, PrologueCode};
 use super::scratch::{DeviceScratch, Places, Scratch};
 use crate::activations::ActivationLayout;
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::registry::ActivationInfo;
+use crate::run::launch::Launcher;
 use crate::weights::PackedMatrix;
 use std::sync::Arc;
 

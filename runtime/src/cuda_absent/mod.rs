@@ -7,8 +7,8 @@ pub(crate) use types::{Place, Scratch, Weights, detect, held_memory};
 
 use crate::activations::Tokens;
 use crate::error::Error;
-use crate::launch::Launcher;
 use crate::registry::{FormatInfo, PackInfo, Unit};
+use crate::run::launch::Launcher;
 use crate::weights::{PackedMatrix, QuantizedMatrix};
 
 /// Code of GPUs that has no value, for a handle's `On`.
@@ -17,13 +17,13 @@ macro_rules! absent {
         #[derive(Clone, Debug)]
         pub(crate) enum $name {}
 
-        impl $crate::launch::Launcher<$name> {
+        impl $crate::run::launch::Launcher<$name> {
             pub(crate) fn cuda(
                 _: &'static $crate::registry::Registry,
                 candidate: $crate::decide::Candidate,
                 place: &$crate::cuda::Place,
             ) -> Result<Self, $crate::error::Error> {
-                Err($crate::launch::cannot_drive(candidate.entry, place.index()))
+                Err($crate::run::launch::cannot_drive(candidate.entry, place.index()))
             }
         }
     )*};

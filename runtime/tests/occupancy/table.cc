@@ -1,4 +1,4 @@
-// Prints what NVIDIA's occupancy calculator says, for `runtime/src/occupancy.rs` to be compared with. The limits of devices are
+// Prints what NVIDIA's occupancy calculator says, for `runtime/src/descriptions/occupancy.rs` to be compared with. The limits of devices are
 // those of the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide (13.0), but for the most
 // blocks of a multiprocessor, which the header knows.
 //
