@@ -29,6 +29,7 @@ use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Strategy};
 pub use lookup::LookupPlan;
 pub use pack::{PackPlan, Shifted, UpperPlane};
+use prefetch::DecodedTo;
 pub use prefetch::Prefetch;
 pub use primitives::{Primitives, enabled, features, primitives};
 pub(crate) use quantizer::{CudaQuantizerPlan, QuantizerPlan};
@@ -349,7 +350,11 @@ impl<'a> MatmulPlan<'a> {
         if pairs {
             tokens &= !1;
         }
-        let buffers = (staged.is_some() || tiles.is_some(), tiles.is_some());
+        let to = match (&staged, &tiles) {
+            (_, Some(_)) => DecodedTo::BufferOfUnit,
+            (Some(_), None) => DecodedTo::Buffer,
+            (None, None) => DecodedTo::Registers,
+        };
         let k_max = longest_row(plan, exact_k(plan, &pack, dot), &variant.origin)?;
         Ok(MatmulPlan {
             format: plan,
@@ -362,7 +367,7 @@ impl<'a> MatmulPlan<'a> {
             dot,
             pairs,
             step,
-            prefetch: Prefetch::new(plan, &pack, &primitives, tokens, buffers),
+            prefetch: Prefetch::new(plan, &pack, &primitives, tokens, to),
             k_max,
             pack,
             staged,

@@ -17,20 +17,30 @@ pub struct Prefetch {
     pub terms: u32,
 }
 
+/// Where codes are decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DecodedTo {
+    Registers,
+    Buffer,
+    /// A buffer for a matrix unit.
+    BufferOfUnit,
+}
+
 impl Prefetch {
     /// For tiles of so many `tokens`: where a token reads weights once, and where it was measured to pay for several. Callers have a say
     /// where single tokens read weights as fast as memory delivers, since some processors' prefetchers do better alone there. They have none
-    /// where codes are decoded to a buffer (`buffered`, which may be that of a matrix `unit`), or have upper bits in nibbles: those take so
-    /// long to decode that `q3_k` and `iq2_s` lost a tenth on Zen 4 without prefetches.
+    /// where codes are decoded to a buffer, or have upper bits in nibbles: those take so long to decode that `q3_k` and `iq2_s` lost a tenth on
+    /// Zen 4 without prefetches.
     pub(super) fn new(
         plan: &FormatPlan<'_>,
         pack: &PackPlan<'_>,
         primitives: &Primitives,
         tokens: u32,
-        (buffered, unit): (bool, bool),
+        to: DecodedTo,
     ) -> Option<Prefetch> {
-        let told = tokens == 1 && !buffered && !pack.upper.is_some_and(|upper| upper.nibbles);
-        let distance = if unit { DISTANCE_OF_TILES } else { DISTANCE };
+        let told =
+            tokens == 1 && to == DecodedTo::Registers && !pack.upper.is_some_and(|upper| upper.nibbles);
+        let distance = if to == DecodedTo::BufferOfUnit { DISTANCE_OF_TILES } else { DISTANCE };
         let tiles = plan.k_group_tiles(pack.tile.k).max(1) * plan.runs();
         (tokens == 1 || primitives.prefetches).then_some(Prefetch {
             distance: (!told).then_some(distance),
