@@ -24,8 +24,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// What keys and values are held as.
     pub cache: CacheFormat,
-    /// Tokens that go through the layers together.
-    pub batch: usize,
+    /// Tokens that go through the layers together; `None`: [`DEFAULT_BATCH`], or [`DEFAULT_BATCH_OF_EXPERTS`].
+    pub batch: Option<usize>,
     /// Format of a head that the file has as f32, f16 or bf16.
     pub head: Option<String>,
     /// No kernels above this ISA; `None`: what `GRISTMILL_ISA` says. Other restrictions and the tuning of the environment hold as well.
@@ -35,9 +35,16 @@ pub struct Options {
 /// Positions of a cache if nothing is said.
 pub const DEFAULT_CONTEXT: usize = 4096;
 
+/// Tokens of a batch if nothing is said. What lies between products of more does not stay in the caches: on a Xeon with AMX a prompt of 512
+/// tokens takes 0.82 to 0.95 of the time that it takes in one batch; held to AVX2 or AVX-VNNI, 0.93 to 1.02.
+pub const DEFAULT_BATCH: usize = 128;
+
+/// The same for models with experts, of which each has but a few of a batch's tokens.
+pub const DEFAULT_BATCH_OF_EXPERTS: usize = 512;
+
 impl Default for Options {
     fn default() -> Options {
-        Options { threads: 1, context: None, cache: CacheFormat::F16, batch: 512, head: None, isa: None }
+        Options { threads: 1, context: None, cache: CacheFormat::F16, batch: None, head: None, isa: None }
     }
 }
 
@@ -56,6 +63,15 @@ impl Options {
             ))),
             Some(context) => Ok(context),
         }
+    }
+
+    /// Tokens of a batch for a model, at most the positions of its cache.
+    ///
+    /// # Errors
+    /// As for [`Options::context`].
+    pub fn batch(&self, config: &Config) -> Result<usize, Error> {
+        let default = if config.experts.is_some() { DEFAULT_BATCH_OF_EXPERTS } else { DEFAULT_BATCH };
+        Ok(self.batch.unwrap_or(default).clamp(1, self.context(config)?))
     }
 }
 
@@ -145,7 +161,7 @@ impl Decoder {
         let context = options.context(&config)?;
         // Before the weights, which take long.
         options.cache.check(&config)?;
-        let batch = options.batch.clamp(1, context);
+        let batch = options.batch(&config)?;
         let threads = Threads::new(options.threads)?;
         let mut layers = LayerOptions::new(&threads);
         let restrict = restricted(options.isa)?;

@@ -25,5 +25,5 @@ pub mod weights;
 
 pub use cache::CacheFormat;
 pub use config::Config;
-pub use decoder::{Decoder, Options, Wanted};
+pub use decoder::{DEFAULT_BATCH, Decoder, Options, Wanted};
 pub use error::Error;

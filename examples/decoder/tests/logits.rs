@@ -36,7 +36,7 @@ fn tokens(count: usize) -> Vec<u32> {
 }
 
 fn options(threads: usize, batch: usize) -> Options {
-    Options { threads, batch, head: Some("f32".to_owned()), ..Options::default() }
+    Options { threads, batch: Some(batch), head: Some("f32".to_owned()), ..Options::default() }
 }
 
 /// All logits, in one batch.

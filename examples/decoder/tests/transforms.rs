@@ -122,7 +122,7 @@ fn quantized(format: &str, values: &[f32], k: usize) -> (u32, Vec<u8>) {
 
 /// The normalized mean squared error of the decoder's logits.
 fn nmse(path: &Path, head: &str, expected: &[Vec<f64>]) -> f64 {
-    let options = Options { threads: 2, batch: 4, head: Some(head.to_owned()), ..Options::default() };
+    let options = Options { threads: 2, batch: Some(4), head: Some(head.to_owned()), ..Options::default() };
     let mut decoder = Decoder::load(path, &options).unwrap();
     let (mut error, mut signal) = (0.0, 0.0);
     for (token, expected) in TOKENS.iter().zip(expected) {

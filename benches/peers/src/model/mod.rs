@@ -11,7 +11,7 @@ use crate::measure::locked_version;
 use crate::peer::PACKAGE;
 use crate::record::{self, date, load, machine, versions};
 use clap::Args;
-use decoder::{Decoder, Options};
+use decoder::{DEFAULT_BATCH, Decoder, Options};
 use gristmill_records::peers::{ModelRun, Models};
 use std::path::PathBuf;
 use theirs::{Model, SETTINGS};
@@ -73,7 +73,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let options = |threads| Options {
         threads,
         context: Some(positions),
-        batch: positions,
+        // All logits that are compared come of one batch.
+        batch: (compare > DEFAULT_BATCH).then_some(compare),
         head: head.clone(),
         ..Options::default()
     };

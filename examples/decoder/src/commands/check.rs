@@ -54,14 +54,16 @@ impl Check {
         for isa in isas {
             let loading = Loading { isa, ..self.loading.clone() };
             for threads in &self.threads {
-                let mut decoder = Decoder::load(&loading.model, &loading.options(*threads))?;
+                let options = loading.options(*threads);
+                let mut decoder = Decoder::load(&loading.model, &options)?;
+                let batch = options.batch(&decoder.config)?;
                 let vocab = decoder.config.vocab;
                 let tokens = match &self.tokens[..] {
                     [] => (0..self.count).map(|index| (index * 7919 % vocab) as u32).collect(),
                     tokens => tokens.to_vec(),
                 };
                 // Blocks that don't divide the tokens, too; each size once.
-                let mut sizes = [1, 7, tokens.len()].map(|size| size.min(loading.batch as usize)).to_vec();
+                let mut sizes = [1, 7, tokens.len()].map(|size| size.min(batch)).to_vec();
                 sizes.dedup();
                 for size in sizes {
                     let way = match size {

@@ -24,9 +24,9 @@ pub struct Loading {
     /// What keys and values are held as; q8_0 takes 34/64 of the memory of f16 and needs heads of a multiple of 32 elements
     #[arg(long, value_enum, default_value_t)]
     pub cache: CacheFormat,
-    /// Tokens of a prompt that go through the layers together
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
-    pub batch: u32,
+    /// Tokens of a prompt that go through the layers together [default: 128, or 512 of models with experts]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Option<u32>,
     /// Format that a head of f32, f16 or bf16 is quantized to while it is loaded (f32, f16 or bf16: not at all) [default: q6_k, or q8_0
     /// where rows are not of whole blocks of 256]
     #[arg(long)]
@@ -49,7 +49,7 @@ pub(super) fn threads(text: &str) -> Result<usize, String> {
 impl Loading {
     pub(super) fn options(&self, threads: usize) -> Options {
         let Loading { context, cache, batch, head, isa, .. } = self.clone();
-        Options { threads, context, cache, batch: batch as usize, head, isa }
+        Options { threads, context, cache, batch: batch.map(|batch| batch as usize), head, isa }
     }
 
     /// Refuses more tokens than there are positions, by the header of the file: before the model is loaded and a list of tokens made.

@@ -26,8 +26,8 @@ impl Loading {
     pub(super) fn plan(&self, threads: usize, out: &mut dyn Write) -> Result<(), Error> {
         let model = Model::open(&self.model)?;
         let config = Config::of(model.file())?;
-        let context = self.options(threads).context(&config)?;
-        let batch = (self.batch as usize).min(context);
+        let options = self.options(threads);
+        let (context, batch) = (options.context(&config)?, options.batch(&config)?);
         let cache = Cache::bytes_for(&config, context, self.cache)?;
         let threads = Threads::new(threads)?;
         let mut weights = 0;
