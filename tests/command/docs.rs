@@ -1,6 +1,7 @@
 //! The generated pages under `docs/` say what the specs and the records of measurements say.
 #![cfg(feature = "cli")]
 
+use gristmill_records::peers::{ModelRun, Models};
 use pulldown_cmark::{Event, Tag, TagEnd};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -61,6 +62,50 @@ fn performance_page_is_up_to_date() -> Result<(), Box<dyn Error>> {
         arguments.extend(records.into_iter().map(PathBuf::into_os_string));
     }
     check("docs/performance.md", &arguments)
+}
+
+/// The README's table of whole models has the newest record of each machine; with BLESS=1, it is rewritten.
+#[test]
+fn models_in_the_readme_are_those_of_the_records() -> Result<(), Box<dyn Error>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let page = std::fs::read_to_string(&path)?;
+    let head = "| machine | model | beside |";
+    let start = page.find(head).ok_or("README.md has no table of whole models")?;
+    let length = page[start..].find("\n\n").ok_or("the table ends with an empty line")?;
+    let mut table = format!("{head} prompt of 512, one and two threads | generation, one and two threads |\n");
+    table.push_str("|---|---|---|---|---|\n");
+    for record in records("models")?.into_iter().rev() {
+        let Models { date, machine, models } = serde_json::from_slice(&std::fs::read(record)?)?;
+        for run in models {
+            let cpu = machine.cpu.replace("(R)", "");
+            let [prompt, generation] = ["pp512", "tg128"].map(|test| speeds(&run, test));
+            let (model, peer) = (&run.model, &run.peer);
+            table.push_str(&format!("| {cpu}, {date} | {model} | {peer} | {prompt} | {generation} |\n"));
+        }
+    }
+    let table = table.trim_end();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[start + length..]))?;
+    }
+    let page = std::fs::read_to_string(&path)?;
+    assert!(page.contains(&format!("{table}\n\n")), "README.md is not what benches/record says; BLESS=1");
+    Ok(())
+}
+
+/// Our tokens a second in a test by numbers of threads, and how many times those of the peer in its best setting.
+fn speeds(run: &ModelRun, test: &str) -> String {
+    let of_test = || run.speeds.iter().filter(|speed| speed.test == test);
+    let ours: Vec<(f64, f64)> = of_test()
+        .filter(|speed| speed.side == "gristmill")
+        .map(|ours| {
+            let theirs = of_test().filter(|speed| speed.threads == ours.threads && speed.side != ours.side);
+            (ours.median, ours.median / theirs.map(|speed| speed.median).fold(f64::NAN, f64::max))
+        })
+        .collect();
+    let each = |text: &dyn Fn(&(f64, f64)) -> String| ours.iter().map(text).collect::<Vec<_>>().join(" and ");
+    let digits = |rate: f64| if rate < 100.0 { 1 } else { 0 };
+    let rates = each(&|(rate, _)| format!("{rate:.*}", digits(*rate)));
+    format!("{rates} tokens/s: {} times", each(&|(_, times)| format!("{times:.2}")))
 }
 
 /// What the table says of memory, worked out by the compiler, is what the library says that packing takes.

@@ -13,6 +13,7 @@ mod ours;
 #[cfg(any(feature = "ik", feature = "ggml"))]
 mod peer;
 mod plot;
+mod plot_models;
 mod record;
 
 use clap::{Parser, Subcommand};
@@ -59,7 +60,16 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Draw a record
+    /// Draw records of whole models
+    PlotModels {
+        /// Records to read, of which the newest of each processor is drawn
+        #[arg(required = true)]
+        records: Vec<PathBuf>,
+        /// Picture to write
+        #[arg(long)]
+        svg: PathBuf,
+    },
+    /// Draw a record of products
     Plot {
         /// Record to read
         #[arg(long)]
@@ -83,6 +93,7 @@ fn main() -> ExitCode {
         }
         Command::Formats { gristmill, record, arguments } => formats::run(&gristmill, &record, &arguments),
         Command::Plot { record, svg } => plot::run(&record, &svg),
+        Command::PlotModels { records, svg } => plot_models::run(&records, &svg),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
