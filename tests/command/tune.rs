@@ -30,6 +30,8 @@ fn decisions_follow_what_was_measured() -> Result<(), Box<dyn std::error::Error>
     let file = folder.path().join("tuning");
     tune(&file).code(0).says("20 measured orders");
     gristmill(["tune", "--check", "--out", text(&file)]).code(0).says("20 lines of it can be used here");
+    // What would be measured means nothing where nothing is.
+    gristmill(["tune", "--check", "--out", text(&file), "--format", "i2_s"]).code(1).complains("--format");
     let measured = std::fs::read_to_string(&file)?;
     // The order of the first class (one token, few weights) as it was measured: the fastest of one packing...
     let first = measured.lines().find(|line| line.starts_with("matmul i2_s 0 1 ")).ok_or("no such line")?;

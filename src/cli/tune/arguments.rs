@@ -80,7 +80,7 @@ pub struct Arguments {
     #[arg(long)]
     pub(super) quick: bool,
     /// Measure nothing: say what of the file can be used here
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["format", "m", "shape", "op", "threads", "hot", "quick"])]
     pub(super) check: bool,
 }
 
