@@ -72,7 +72,8 @@ fn models_in_the_readme_are_those_of_the_records() -> Result<(), Box<dyn Error>>
     let head = "| machine | model | beside |";
     let start = page.find(head).ok_or("README.md has no table of whole models")?;
     let length = page[start..].find("\n\n").ok_or("the table ends with an empty line")?;
-    let mut table = format!("{head} prompt of 512, one and two threads | generation, one and two threads |\n");
+    let mut table =
+        format!("{head} prompt of 512, one and two threads | generation, one and two threads |\n");
     table.push_str("|---|---|---|---|---|\n");
     for record in records("models")?.into_iter().rev() {
         let Models { date, machine, models } = serde_json::from_slice(&std::fs::read(record)?)?;
