@@ -126,6 +126,22 @@ pub struct ModelRun {
     pub speeds: Vec<Speed>,
 }
 
+/// Our decoder's name among the sides of a [`ModelRun`].
+pub const OURS: &str = "gristmill";
+
+impl ModelRun {
+    /// Tokens a second of our decoder and of the peer in its best setting, in a test on so many threads; `None` where one of them was not
+    /// measured.
+    pub fn rates(&self, test: &str, threads: usize) -> Option<[f64; 2]> {
+        let most = |ours: bool| {
+            let of_side = self.speeds.iter().filter(|speed| (speed.side == OURS) == ours);
+            let here = of_side.filter(|speed| speed.test == test && speed.threads == threads);
+            here.map(|speed| speed.median).max_by(f64::total_cmp)
+        };
+        Some([most(true)?, most(false)?])
+    }
+}
+
 /// What a model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sizes {

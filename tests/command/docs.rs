@@ -14,15 +14,20 @@ fn check(page: &str, arguments: &[OsString]) -> Result<(), Box<dyn Error>> {
     let output = Command::new(env!("CARGO_BIN_EXE_gristmill")).arg("docs").args(arguments).output()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let generated = String::from_utf8(output.stdout)?;
+    hold(page, &generated, "what `gristmill docs` prints")
+}
+
+/// Compares a page with what it is to be, said in words too; with BLESS=1, rewrites it.
+fn hold(page: &str, generated: &str, what: &str) -> Result<(), Box<dyn Error>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, &generated)?;
+        std::fs::write(&path, generated)?;
     }
     let found = std::fs::read_to_string(&path)?;
     let differs = found.lines().zip(generated.lines()).position(|(found, generated)| found != generated);
     assert!(
         found == generated,
-        "{page} is not what `gristmill docs` prints (first difference in line {}); rewrite it with \
+        "{page} is not {what} (first difference in line {}); rewrite it with \
          `BLESS=1 cargo test --test command docs`",
         differs.map_or(found.lines().count().min(generated.lines().count()), |line| line) + 1
     );
@@ -67,8 +72,7 @@ fn performance_page_is_up_to_date() -> Result<(), Box<dyn Error>> {
 /// The README's table of whole models has the newest record of each machine; with BLESS=1, it is rewritten.
 #[test]
 fn models_in_the_readme_are_those_of_the_records() -> Result<(), Box<dyn Error>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let page = std::fs::read_to_string(&path)?;
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))?;
     let head = "| machine | model | beside |";
     let start = page.find(head).ok_or("README.md has no table of whole models")?;
     let length = page[start..].find("\n\n").ok_or("the table ends with an empty line")?;
@@ -84,29 +88,16 @@ fn models_in_the_readme_are_those_of_the_records() -> Result<(), Box<dyn Error>>
             table.push_str(&format!("| {cpu}, {date} | {model} | {peer} | {prompt} | {generation} |\n"));
         }
     }
-    let table = table.trim_end();
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[start + length..]))?;
-    }
-    let page = std::fs::read_to_string(&path)?;
-    assert!(page.contains(&format!("{table}\n\n")), "README.md is not what benches/record says; BLESS=1");
-    Ok(())
+    let generated = format!("{}{}{}", &page[..start], table.trim_end(), &page[start + length..]);
+    hold("README.md", &generated, "what benches/record says of whole models")
 }
 
-/// Our tokens a second in a test by numbers of threads, and how many times those of the peer in its best setting.
+/// Our tokens a second in a test on one thread and on two, and how many times those of the peer in its best setting.
 fn speeds(run: &ModelRun, test: &str) -> String {
-    let of_test = || run.speeds.iter().filter(|speed| speed.test == test);
-    let ours: Vec<(f64, f64)> = of_test()
-        .filter(|speed| speed.side == "gristmill")
-        .map(|ours| {
-            let theirs = of_test().filter(|speed| speed.threads == ours.threads && speed.side != ours.side);
-            (ours.median, ours.median / theirs.map(|speed| speed.median).fold(f64::NAN, f64::max))
-        })
-        .collect();
-    let each = |text: &dyn Fn(&(f64, f64)) -> String| ours.iter().map(text).collect::<Vec<_>>().join(" and ");
-    let digits = |rate: f64| if rate < 100.0 { 1 } else { 0 };
-    let rates = each(&|(rate, _)| format!("{rate:.*}", digits(*rate)));
-    format!("{rates} tokens/s: {} times", each(&|(_, times)| format!("{times:.2}")))
+    let rates: Vec<[f64; 2]> = [1, 2].into_iter().filter_map(|threads| run.rates(test, threads)).collect();
+    let each = |text: fn(&[f64; 2]) -> String| rates.iter().map(text).collect::<Vec<_>>().join(" and ");
+    let ours = each(|[ours, _]| format!("{ours:.*}", if *ours < 100.0 { 1 } else { 0 }));
+    format!("{ours} tokens/s: {} times", each(|[ours, theirs]| format!("{:.2}", ours / theirs)))
 }
 
 /// What the table says of memory, worked out by the compiler, is what the library says that packing takes.

@@ -12,6 +12,7 @@ mod model;
 mod ours;
 #[cfg(any(feature = "ik", feature = "ggml"))]
 mod peer;
+mod picture;
 mod plot;
 mod plot_models;
 mod record;

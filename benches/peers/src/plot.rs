@@ -1,10 +1,11 @@
 //! A picture of a record: bars for ours and for each peer's, and how far the machine could go.
 
 use crate::error::Error;
+use crate::picture::{GREY, OURS, PEERS, WIDTH, block, failed, label};
 use crate::record::read;
 use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 use std::path::Path;
 
 /// Tokens of the panels, and what they are.
@@ -12,16 +13,12 @@ const PANELS: &[(usize, &str)] = &[(1, "m = 1 (decode)"), (32, "m = 32"), (512, 
 /// The matrix.
 const SHAPE: (u64, u64) = (2560, 2560);
 
-const WIDTH: i32 = 980;
 const TOP: i32 = 64;
 /// Where names of formats end and bars begin.
 const NAMES: i32 = 64;
 const BAR: i32 = 9;
 const GAP: i32 = 8;
-const OURS: RGBColor = RGBColor(31, 95, 168);
 const CEILING: RGBColor = RGBColor(190, 60, 50);
-/// One for each run, in order.
-const PEERS: &[RGBColor] = &[RGBColor(228, 152, 62), RGBColor(120, 164, 92)];
 
 /// A format's bars in one panel.
 struct Row<'r> {
@@ -88,18 +85,13 @@ fn draw(record: &Products) -> Result<String, String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32)).into_drawing_area();
-        let failed = |error: DrawingAreaErrorKind<_>| error.to_string();
         root.fill(&WHITE).map_err(failed)?;
-        let label = |text: &str, at: (i32, i32), size: i32, colour: &RGBColor, side: HPos| {
-            let style = TextStyle::from(("sans-serif", size).into_font())
-                .color(colour)
-                .pos(Pos::new(side, VPos::Center));
-            root.draw(&Text::new(text.to_owned(), at, style)).map_err(failed)
-        };
+        let label =
+            |text: &str, at, size, colour: &RGBColor, side| label(&root, text, at, size, colour, side);
         // The figure stands behind the bar, or in it where the mark of the ceiling would cross it and the bar has room.
         let bar = |rate: f64, ceiling: f64, scale: f64, left: i32, y: i32, colour: RGBColor| {
             let right = left + (rate * scale) as i32;
-            root.draw(&Rectangle::new([(left, y), (right, y + BAR - 1)], colour.filled())).map_err(failed)?;
+            block(&root, [(left, y), (right, y + BAR - 1)], colour)?;
             let (at, text, side) = match ((ceiling - rate) * scale) as i32 {
                 0..24 if right - left > 24 => (right - 3, &WHITE, HPos::Right),
                 _ => (right + 3, &BLACK, HPos::Left),
@@ -115,11 +107,11 @@ fn draw(record: &Products) -> Result<String, String> {
         let legend = std::iter::once(("gristmill", OURS))
             .chain(shown(record).map(|(run, colour)| (run.peer.as_str(), colour)));
         for (name, colour) in legend {
-            root.draw(&Rectangle::new([(x, 32), (x + 10, 40)], colour.filled())).map_err(failed)?;
+            block(&root, [(x, 32), (x + 10, 40)], colour)?;
             label(name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
             x += 40 + 6 * name.len() as i32;
         }
-        root.draw(&Rectangle::new([(x, 30), (x + 2, 42)], CEILING.filled())).map_err(failed)?;
+        block(&root, [(x, 30), (x + 2, 42)], CEILING)?;
         let mut cells = shown(record).flat_map(|(run, _)| &run.cells);
         let ceiling = match cells.all(|cell| cell.file_bits_per_weight.is_some()) {
             true => "the machine's ceiling for it, weights as large as in a file",
@@ -139,21 +131,21 @@ fn draw(record: &Products) -> Result<String, String> {
                 bar(row.ours, row.ceiling, scale, left, y, OURS)?;
                 let ceiling = left + (row.ceiling * scale) as i32;
                 let tick = [(ceiling, y - 2), (ceiling + 2, y + bars * BAR + 1)];
-                root.draw(&Rectangle::new(tick, CEILING.filled())).map_err(failed)?;
+                block(&root, tick, CEILING)?;
                 for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
                     let below = y + (at as i32 + 1) * BAR;
                     bar(*rate, row.ceiling, scale, left, below, *colour)?;
                     let end = left + (rate * scale) as i32 + 24;
                     // The name, where it is not the row's.
                     if !name.eq_ignore_ascii_case(row.format) {
-                        label(name, (end, below + BAR / 2), 9, &RGBColor(110, 110, 110), HPos::Left)?;
+                        label(name, (end, below + BAR / 2), 9, &GREY, HPos::Left)?;
                     }
                 }
                 y += bars * BAR + GAP;
             }
         }
         let foot = format!("{}, {}, {} cores", record.date, record.machine.cpu, record.machine.cores);
-        label(&foot, (10, height - 14), 10, &RGBColor(110, 110, 110), HPos::Left)?;
+        label(&foot, (10, height - 14), 10, &GREY, HPos::Left)?;
         root.present().map_err(failed)?;
     }
     Ok(text)

@@ -1,10 +1,11 @@
 //! A picture of records of whole models: tokens a second of our decoder and of each peer in its best setting.
 
 use crate::error::Error;
+use crate::picture::{GREY, OURS, PEERS, WIDTH, block, failed, label};
 use crate::record::read;
-use gristmill_records::peers::{ModelRun, Models};
+use gristmill_records::peers::Models;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,6 @@ const PANELS: [(&str, usize, &str); 4] = [
     ("tg128", 2, "generation, two threads"),
 ];
 
-const WIDTH: i32 = 980;
 const TOP: i32 = 72;
 /// Where names of models end and bars begin.
 const NAMES: i32 = 190;
@@ -24,9 +24,6 @@ const BAR: i32 = 10;
 const GAP: i32 = 8;
 /// A machine's line above its rows.
 const MACHINE: i32 = 20;
-const OURS: RGBColor = RGBColor(31, 95, 168);
-const THEIRS: RGBColor = RGBColor(228, 152, 62);
-const GREY: RGBColor = RGBColor(110, 110, 110);
 
 /// Draws to `svg` the newest of `records` of each processor, the newest of all at the top.
 pub fn run(records: &[PathBuf], svg: &Path) -> Result<(), Error> {
@@ -38,16 +35,6 @@ pub fn run(records: &[PathBuf], svg: &Path) -> Result<(), Error> {
     std::fs::write(svg, text).map_err(Error::file("write", svg))
 }
 
-/// Tokens a second of ours and of the peer in its best setting, where both were measured.
-fn rates(run: &ModelRun, test: &str, threads: usize) -> Option<[f64; 2]> {
-    let of = |ours: bool| {
-        let of_side = run.speeds.iter().filter(move |speed| (speed.side == "gristmill") == ours);
-        let here = of_side.filter(|speed| (&*speed.test, speed.threads) == (test, threads));
-        here.map(|speed| speed.median).max_by(f64::total_cmp)
-    };
-    Some([of(true)?, of(false)?])
-}
-
 /// The picture as SVG text, or what plotters said.
 fn draw(records: &[Models]) -> Result<String, String> {
     let row = 2 * BAR + GAP;
@@ -57,21 +44,17 @@ fn draw(records: &[Models]) -> Result<String, String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32)).into_drawing_area();
-        let failed = |error: DrawingAreaErrorKind<_>| error.to_string();
         root.fill(&WHITE).map_err(failed)?;
-        let label = |text: &str, at: (i32, i32), size: i32, colour: &RGBColor, side: HPos| {
-            let font = TextStyle::from(("sans-serif", size).into_font()).color(colour);
-            root.draw(&Text::new(text.to_owned(), at, font.pos(Pos::new(side, VPos::Center)))).map_err(failed)
-        };
-        let bar = |from: (i32, i32), length: i32, colour: RGBColor| {
-            let to = (from.0 + length, from.1 + BAR - 1);
-            root.draw(&Rectangle::new([from, to], colour.filled())).map_err(failed)
+        let label =
+            |text: &str, at, size, colour: &RGBColor, side| label(&root, text, at, size, colour, side);
+        let bar = |from: (i32, i32), length: i32, colour| {
+            block(&root, [from, (from.0 + length, from.1 + BAR - 1)], colour)
         };
         let title = "Tokens a second, whole models of random numbers in the shapes of published ones";
         label(title, (10, 16), 15, &BLACK, HPos::Left)?;
         bar((10, 32), 10, OURS)?;
         label("gristmill", (24, 37), 11, &BLACK, HPos::Left)?;
-        bar((90, 32), 10, THEIRS)?;
+        bar((90, 32), 10, PEERS[0])?;
         let beside =
             "the peer in its best setting, and how many times its rate ours is; each panel has its own scale";
         label(beside, (104, 37), 11, &BLACK, HPos::Left)?;
@@ -79,7 +62,7 @@ fn draw(records: &[Models]) -> Result<String, String> {
             let left = NAMES + index as i32 * panel_width;
             label(title, (left, TOP - 12), 12, &BLACK, HPos::Left)?;
             let all = records.iter().flat_map(|record| &record.models);
-            let most = all.filter_map(|run| rates(run, test, threads)).flatten().fold(1.0, f64::max);
+            let most = all.filter_map(|run| run.rates(test, threads)).flatten().fold(1.0, f64::max);
             let scale = f64::from(panel_width - 72) / most;
             let mut y = TOP;
             for record in records {
@@ -94,10 +77,10 @@ fn draw(records: &[Models]) -> Result<String, String> {
                         label(&run.model, (NAMES - 6, y + BAR / 2), 11, &BLACK, HPos::Right)?;
                         label(&run.peer, (NAMES - 6, y + BAR + BAR / 2), 9, &GREY, HPos::Right)?;
                     }
-                    if let Some([ours, theirs]) = rates(run, test, threads) {
+                    if let Some([ours, theirs]) = run.rates(test, threads) {
                         let [our_length, their_length] = [ours, theirs].map(|rate| (rate * scale) as i32);
                         bar((left, y), our_length, OURS)?;
-                        bar((left, y + BAR), their_length, THEIRS)?;
+                        bar((left, y + BAR), their_length, PEERS[0])?;
                         let at = left + our_length + 3;
                         let rate = format!("{ours:.0} ({:.2})", ours / theirs);
                         label(&rate, (at, y + BAR / 2), 9, &BLACK, HPos::Left)?;

@@ -3,7 +3,7 @@
 use super::theirs::{Model, SETTINGS, Setting};
 use crate::error::Error;
 use decoder::{Decoder, Wanted};
-use gristmill_records::peers::Speed;
+use gristmill_records::peers::{OURS, Speed};
 use std::time::{Duration, Instant};
 
 /// Between turns: threads that look for work go to sleep meanwhile.
@@ -33,7 +33,7 @@ pub enum Side {
 impl Side {
     fn name(&self) -> &'static str {
         match self {
-            Side::Ours(_) => "gristmill",
+            Side::Ours(_) => OURS,
             Side::Theirs(setting, _) => setting.name,
         }
     }

@@ -3,11 +3,8 @@
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
 use super::record::{busy, header};
-use gristmill_records::peers::{ModelRun, Models};
+use gristmill_records::peers::{ModelRun, Models, OURS};
 use std::io::Write;
-
-/// Our decoder's side in a record of whole models.
-const OURS: &str = "gristmill";
 
 /// Our decoder and a peer on whole models.
 pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
@@ -76,16 +73,15 @@ fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
             }
             None => " - |".to_owned(),
         };
-        let median = |side: &str| of(side).map_or(f64::NAN, |speed| speed.median);
-        let medians: Vec<f64> = theirs().map(|side| median(side)).collect();
-        let best = medians.iter().copied().fold(f64::NAN, f64::max);
+        let first = theirs().next().and_then(|side| of(side)).map_or(f64::NAN, |speed| speed.median);
+        let [ours, best] = run.rates(test, threads).unwrap_or([f64::NAN; 2]);
         writeln!(
             out,
             "| {test} | {threads} |{}{} {:.2} | {:.2} |",
             cell(OURS),
             theirs().map(|side| cell(side)).collect::<String>(),
-            median(OURS) / medians.first().copied().unwrap_or(f64::NAN),
-            median(OURS) / best
+            ours / first,
+            ours / best
         )?;
     }
     writeln!(out)?;
