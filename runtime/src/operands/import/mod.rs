@@ -272,6 +272,24 @@ fn pair(code: u8) -> Option<[i8; 2]> {
     Some([code / 3 - 1, code % 3 - 1])
 }
 
+/// Puts the four weights of byte `byte`, two pairs, in `values`: those of row `row` from column `column` on, in rows of `k`.
+fn put_pairs(
+    format: &'static str,
+    bytes: &[u8],
+    byte: usize,
+    values: &mut [i8],
+    [row, column, k]: [usize; 3],
+) -> Result<(), ImportError> {
+    for (half, code) in [bytes[byte] >> 4, bytes[byte] & 15].into_iter().enumerate() {
+        let column = column + 2 * half;
+        let Some(weights) = pair(code) else {
+            return Err(ImportError::Code { format, byte, code, row, column });
+        };
+        values[row * k + column..][..2].copy_from_slice(&weights);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

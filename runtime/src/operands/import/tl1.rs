@@ -1,6 +1,6 @@
 //! TL1, bitnet.cpp's format for Arm: pairs of weights in 4-bit codes, in the order of its look-up kernel.
 
-use super::{ImportError, Ternary, Tiles, divides, pair, scale, zeros};
+use super::{ImportError, Ternary, Tiles, divides, put_pairs, scale, zeros};
 
 const FORMAT: &str = "TL1";
 
@@ -59,19 +59,7 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
                         for column in (columns..columns + by).step_by(4) {
                             // Sixteen rows for the same four columns.
                             for row in rows..rows + 16 {
-                                for (half, code) in [bytes[at] >> 4, bytes[at] & 15].into_iter().enumerate() {
-                                    let column = column + 2 * half;
-                                    let Some(weights) = pair(code) else {
-                                        return Err(ImportError::Code {
-                                            format: FORMAT,
-                                            byte: at,
-                                            code,
-                                            row,
-                                            column,
-                                        });
-                                    };
-                                    values[row * k + column..][..2].copy_from_slice(&weights);
-                                }
+                                put_pairs(FORMAT, bytes, at, &mut values, [row, column, k])?;
                                 at += 1;
                             }
                         }

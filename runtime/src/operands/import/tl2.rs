@@ -1,6 +1,6 @@
 //! TL2, bitnet.cpp's format for x86: three weights to a 4-bit index and a sign bit, what is left over in pairs.
 
-use super::{ImportError, Ternary, Tiles, divides, pair, scale, zeros};
+use super::{ImportError, Ternary, Tiles, divides, put_pairs, scale, zeros};
 
 const FORMAT: &str = "TL2";
 
@@ -149,19 +149,7 @@ pub fn read(bytes: &[u8], n: usize, k: usize, tiles: Tiles) -> Result<Ternary, I
                 for column in (first_column..first_column + 32).step_by(4) {
                     for position in 0..ROWS {
                         let row = rows + row_of(position);
-                        for (half, code) in [bytes[at] >> 4, bytes[at] & 15].into_iter().enumerate() {
-                            let column = column + 2 * half;
-                            let Some(weights) = pair(code) else {
-                                return Err(ImportError::Code {
-                                    format: FORMAT,
-                                    byte: at,
-                                    code,
-                                    row,
-                                    column,
-                                });
-                            };
-                            values[row * k + column..][..2].copy_from_slice(&weights);
-                        }
+                        put_pairs(FORMAT, bytes, at, &mut values, [row, column, k])?;
                         at += 1;
                     }
                 }
