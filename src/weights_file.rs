@@ -3,9 +3,8 @@
 //! Both containers look the same from here: names, shapes in the order of NumPy and PyTorch (rows first),
 //! and values as f32. Tensors of other types are listed with their type's name and refuse to be converted.
 
-use crate::gguf::{
-    self, FileBytes, Float, Gguf, GgufError, NoData, NoDataReason, SizeAnswer, SizeQuery, Store,
-};
+use crate::StoredFloat;
+use crate::gguf::{self, FileBytes, Gguf, GgufError, NoData, NoDataReason, SizeAnswer, SizeQuery, Store};
 use crate::text::Printable;
 use gristmill_runtime::vocab::DType;
 use safetensors::tensor::{Dtype, Metadata};
@@ -428,16 +427,11 @@ impl<'a> SourceTensor<'a> {
     }
 
     /// The type of a tensor that can be converted.
-    fn float(&self) -> Result<Float, WeightError> {
-        match self.dtype {
-            Some(DType::F32) => Ok(Float::F32),
-            Some(DType::F16) => Ok(Float::F16),
-            Some(DType::Bf16) => Ok(Float::Bf16),
-            Some(DType::I8) | None => {
-                let found = self.type_name.clone();
-                Err(WeightError::Type { tensor: self.name.to_owned(), found })
-            }
-        }
+    fn float(&self) -> Result<StoredFloat, WeightError> {
+        self.dtype.and_then(StoredFloat::of).ok_or_else(|| {
+            let found = self.type_name.clone();
+            WeightError::Type { tensor: self.name.to_owned(), found }
+        })
     }
 
     /// `length` bytes of its data from byte `start` of it on, as they lie in the file, of whatever type.

@@ -6,7 +6,7 @@
 mod choice;
 #[path = "../../tests/random_formats/drawn/mod.rs"]
 mod drawn;
-#[path = "../../src/cli/random.rs"]
+#[path = "../../oracle/src/random.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod random;
 

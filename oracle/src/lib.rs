@@ -16,15 +16,19 @@
 //! # Ok::<(), gristmill_oracle::OracleError>(())
 //! ```
 
+mod compare;
 mod fp4;
 mod layout;
 mod product;
 mod prologue;
 mod quantize;
+mod random;
 mod row;
 
+pub use compare::{Halves, first_difference};
 pub use prologue::{PrologueRow, PrologueSteps};
 pub use quantize::{Int8Row, Refused};
+pub use random::Random;
 pub use row::Row;
 
 use gristmill_runtime::Registry;

@@ -56,6 +56,8 @@ pub use run::{experts, kernel, linear, recovery};
 
 pub use activations::{Input, NonFinite, QuantizedActivations};
 pub use arithmetic::halves::widen_f16;
+#[doc(hidden)]
+pub use arithmetic::stored::StoredFloat;
 pub use decide::{Decision, Prepared, TunedBy};
 pub use decisions::memory::ProductMemory;
 pub use decisions::why_packed::{FromMemory, HeldOnce};

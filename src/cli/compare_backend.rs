@@ -3,12 +3,11 @@
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory::Need;
-use super::random::Random;
 use super::request;
 use super::table::{Side, Table, measured};
 use super::verify::random_tensor;
 use gristmill::compare::{CompareError, CppKernels, PerformanceComparison, TOLERANCE, Verdict, compare};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::FormatInfo;
 use gristmill::{QuantizedMatrix, REGISTRY};
 use gristmill_probe::backend::{Requirements, validate};

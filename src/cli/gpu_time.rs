@@ -3,10 +3,9 @@
 
 use super::clock::median;
 use super::error::CliError;
-use super::random::Random;
 use super::verify::random_tensor;
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::FormatInfo;
 use gristmill::{Error, Matmul, PackedMatrix, REGISTRY, Workspace};
 use std::sync::Arc;

@@ -34,7 +34,6 @@ mod plan;
 mod plan_devices;
 mod progress;
 mod quantize;
-pub(crate) mod random;
 mod raw;
 #[cfg(feature = "ops")]
 mod report;

@@ -25,7 +25,6 @@ mod devices;
 mod divide;
 mod error;
 mod file;
-mod floats;
 mod importance;
 mod model;
 mod model_error;
@@ -44,8 +43,6 @@ pub use error::{GgufError, Malformed, NoData, NoDataReason, Problem, WriteError}
 #[cfg(feature = "cli")] // For `weights_file`, which is part of the command.
 pub(crate) use file::Contents;
 pub use file::{FileBytes, Store};
-#[cfg(feature = "cli")] // Likewise.
-pub(crate) use floats::Float;
 pub use importance::{Columns, Importance, ImportanceError};
 pub use model::{LayerOptions, Model};
 pub use model_error::{Instead, ModelError};

@@ -1,6 +1,5 @@
 //! A model file as layers, matrices and values by name.
 
-use super::floats::Float;
 use super::model_error::{Instead, ModelError};
 use super::read::{GgufFile, Tensor};
 use super::size::Unquantized;
@@ -9,9 +8,10 @@ use super::types::{Resolved, TensorType, TiledType, TypeNumbers};
 use gristmill_runtime::import::{ImportError, Tiled};
 use gristmill_runtime::registry::FormatInfo;
 use gristmill_runtime::room;
+use gristmill_runtime::vocab::DType;
 use gristmill_runtime::{
     Error, Experts, GuardOptions, GuardedLinear, Hadamard, Linear, LinearOptions, QuantizedBuf,
-    QuantizedMatrix, Registry, Threads, Tuning,
+    QuantizedMatrix, Registry, StoredFloat, Threads, Tuning,
 };
 use std::ops::Range;
 use std::path::Path;
@@ -212,7 +212,9 @@ impl Model {
         self.as_stored(name)?;
         let tensor = self.tensor(name)?;
         let float = match self.type_of(&tensor)? {
-            TensorType::Plain(plain) => Float::of(plain).ok_or(plain.name),
+            TensorType::Plain(plain) => {
+                DType::from_name(plain.name).and_then(StoredFloat::of).ok_or(plain.name)
+            }
             TensorType::Format(Resolved { format, .. }) => Err(format.name),
             TensorType::Tiled(tiled) => Err(tiled.layout.name()),
         };

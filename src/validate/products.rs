@@ -3,8 +3,7 @@
 use super::asked::{Options, Outcome, Problem, ValidateError};
 use super::library::LibraryCheck;
 use super::tensor::{layer, matrix, row_of};
-use crate::cli::random::Random;
-use crate::oracle::{FormatOracle, Int8Row, Oracle};
+use crate::oracle::{FormatOracle, Int8Row, Oracle, Random};
 use crate::registry::FormatInfo;
 use crate::vocab::{DeviceKind, Isa};
 use crate::{Device, Error, Input, Linear, QuantizedBuf, Registry, Restrict, Shape, Threads};

@@ -4,7 +4,7 @@ use super::asked::{Options, Outcome, ValidateError};
 use super::baseline::{Baseline, Time};
 use super::tensor::{layer, matrix, row_of};
 use crate::cli::clock::{Clock, median};
-use crate::cli::random::Random;
+use crate::oracle::Random;
 use crate::registry::FormatInfo;
 use crate::vocab::DeviceKind;
 use crate::{Device, Error, Input, Linear, Registry, Shape, Threads, Workspace};

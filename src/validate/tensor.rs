@@ -1,7 +1,7 @@
 //! Small matrices of a format, and layers of them.
 
 use super::asked::Options;
-use crate::cli::random::Random;
+use crate::oracle::Random;
 use crate::registry::FormatInfo;
 use crate::{
     Device, Error, Linear, LinearOptions, Policy, QuantizedBuf, Quantizer, Registry, Request, Restrict,

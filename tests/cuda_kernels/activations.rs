@@ -1,11 +1,10 @@
 //! `quantize_activations`.
 
 use super::generated::{NO_FAULT, generated, kernels, same_f32};
-use super::random::Random;
 use super::support::{Buffer, can_run};
 use super::verify::inputs;
 use gristmill::half::{bf16, f16};
-use gristmill::oracle::{Int8Row, Refused};
+use gristmill::oracle::{Int8Row, Random, Refused};
 use gristmill_spec::vocab::Op;
 
 /// Rows of a type that kernels take, and the same as f32.

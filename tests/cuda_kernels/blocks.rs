@@ -1,12 +1,11 @@
 //! `dequantize` and `quantize`.
 
 use super::generated::{Kernel, NO_FAULT, generated, kernels, least, same_bytes, same_f32};
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
 use super::verify::scales::{self, Spread};
 use gristmill::half::{bf16, f16};
-use gristmill::oracle::{FormatOracle, OracleError, Refused};
+use gristmill::oracle::{FormatOracle, OracleError, Random, Refused};
 use gristmill::{CpuProfile, Error, Quantizer, REGISTRY, Request, Restrict};
 use gristmill_codegen::cuda::Launch;
 use gristmill_spec::model::QuantizeRule;

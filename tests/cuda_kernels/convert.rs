@@ -1,9 +1,9 @@
 //! The kernel `convert` against the conversions of the processor, bit by bit.
 
 use super::generated::{NO_FAULT, text_of};
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use gristmill::half::{bf16, f16};
+use gristmill::oracle::Random;
 use gristmill_codegen::cuda::CONVERT;
 
 const F32: u32 = 0;

@@ -3,11 +3,11 @@
 
 use super::choice::{everything, left_out};
 use super::generated::{Kernel, NO_FAULT, generated, least, products_of_floats, sources};
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
 use gristmill::REGISTRY;
 use gristmill::half::{bf16, f16};
+use gristmill::oracle::Random;
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::vocab::Precision;
 use gristmill_spec::{SourceFile, check};

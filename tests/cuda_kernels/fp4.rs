@@ -4,10 +4,9 @@
 use super::choice::{everything, left_out};
 use super::floats::{Launched, Type, aligned, beyond, launch};
 use super::generated::{Kernel, NO_FAULT, generated, products_of_fp4, sources, text_of};
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Weights};
-use gristmill::oracle::{FormatOracle, Oracle};
+use gristmill::oracle::{FormatOracle, Oracle, Random};
 use gristmill::{Quantizer, REGISTRY, Request};
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::model::{Fp4, Scalar};

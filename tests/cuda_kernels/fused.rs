@@ -6,11 +6,10 @@ use super::choice::left_out;
 use super::generated::{Kernel, NO_FAULT, fused_products, generated, same_f32};
 use super::matmul::{Activations, Packed, Product, WeightBuffers, if_any, on_the_cpu, pack};
 use super::mutations::{must_show, mutated};
-use super::random::Random;
 use super::support::{Buffer, Mistake, Unit, can_run};
 use super::tiles::with_tile;
 use super::verify::inputs::{self, Weights};
-use gristmill::oracle::{Int8Row, Refused};
+use gristmill::oracle::{Int8Row, Random, Refused};
 use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted};
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use super::generated::{Kernel, generated, kernels, least, same_f32, text_of};
 use super::matmul::{
     Activations, Product, WeightBuffers, agrees_with_the_oracle, on_the_cpu, pack, product, unit_of,
 };
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
+use gristmill::oracle::Random;
 use gristmill_codegen::cuda::{EXPERTS, Launch};
 use gristmill_spec::vocab::Op;
 

@@ -4,9 +4,9 @@
 use super::blocks::dequantize;
 use super::choice::left_out;
 use super::generated::{Kernel, generated, same_f32, sources};
-use super::random::Random;
 use super::support::{Unit, can_run};
 use super::verify::inputs::{self, Weights};
+use gristmill::oracle::Random;
 use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted, emit};
 use gristmill_spec::{check, read_path};
 use std::path::Path;

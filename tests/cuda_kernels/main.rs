@@ -17,9 +17,6 @@ mod hand_written;
 mod matmul;
 mod mutations;
 mod prologue;
-#[path = "../../src/cli/random.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
-mod random;
 mod split;
 #[path = "../cuda/support/mod.rs"]
 mod support;

@@ -4,11 +4,10 @@
 
 use super::choice::left_out;
 use super::generated::{Kernel, generated, kernels, least, same_f32};
-use super::random::Random;
 use super::support::{Buffer, Unit, can_run};
 use super::verify::inputs::{self, Tokens, Weights};
 use gristmill::half::f16;
-use gristmill::oracle::{FormatOracle, Int8Row};
+use gristmill::oracle::{FormatOracle, Int8Row, Random};
 use gristmill::registry::{Code, Entry, PackInfo};
 use gristmill::vocab::{DType, Isa};
 use gristmill::{

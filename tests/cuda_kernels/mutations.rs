@@ -5,9 +5,9 @@ use super::blocks::{dequantize, quantize};
 use super::choice::left_out;
 use super::generated::{Kernel, generated, kernels, text_of};
 use super::matmul::{on_the_cpu, pack, product, run};
-use super::random::Random;
 use super::support::{Mistake, Unit, can_run, tells};
 use super::verify::inputs::{self, Tokens, Weights};
+use gristmill::oracle::Random;
 use gristmill_spec::vocab::Op;
 
 /// Words for memory that is looked at while the launch in front may still be writing it.

@@ -1,9 +1,8 @@
 //! `prologue`: the oracle's int8 of rows that it took through the same steps, and what stops a row.
 
 use super::generated::{NO_FAULT, generated, kernels, same_bytes, same_f32};
-use super::random::Random;
 use super::support::{Buffer, Launch, can_run};
-use gristmill::oracle::{Int8Row, PrologueRow, PrologueSteps, Refused};
+use gristmill::oracle::{Int8Row, PrologueRow, PrologueSteps, Random, Refused};
 use gristmill_spec::vocab::{GateFunction, Op, PrologueStep};
 
 /// Values between rows that are parts of wider ones.

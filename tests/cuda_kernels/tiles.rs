@@ -3,9 +3,9 @@
 use super::choice::left_out;
 use super::generated::{Kernel, generated, same_f32, sources};
 use super::matmul::{on_the_cpu, pack, product, run};
-use super::random::Random;
 use super::support::{Unit, can_run};
 use super::verify::inputs::{Tokens, Weights};
+use gristmill::oracle::Random;
 use gristmill_codegen::Error;
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, emit};
 use gristmill_spec::check;

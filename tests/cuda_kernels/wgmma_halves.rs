@@ -4,8 +4,8 @@
 use super::choice::left_out;
 use super::floats::{Product, beyond_the_bound, product, run};
 use super::generated::{Kernel, generated, products_of_floats, sources, text_of};
-use super::random::Random;
 use super::support::{Mistake, Unit, can_run, tells};
+use gristmill::oracle::Random;
 use gristmill_codegen::cuda::{DEVICE_HEADER, Emitted, emit};
 use gristmill_spec::check;
 use std::sync::Arc;

@@ -2,8 +2,7 @@
 //! several formats that share their activations.
 #![cfg(feature = "cli")]
 
-use crate::random::Random;
-use gristmill::oracle::{Int8Row, Oracle};
+use gristmill::oracle::{Int8Row, Oracle, Random};
 use gristmill::registry::FormatInfo;
 use gristmill::{
     Batch, Error, ExpertInput, Experts, Input, Linear, LinearOptions, Output, QuantizedMatrix, Quantizer,

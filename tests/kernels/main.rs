@@ -12,9 +12,6 @@ mod packings;
 mod products;
 mod prologue;
 mod quality;
-#[path = "../../src/cli/random.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
-mod random;
 mod rows4;
 mod search;
 mod stacked;

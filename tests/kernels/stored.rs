@@ -3,6 +3,7 @@
 #![cfg(feature = "ggml")]
 
 use gristmill::half::bf16;
+use gristmill::oracle::Random;
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
     Error, Input, Linear, LinearOptions, NonFinite, Output, QuantizedMatrix, Quantizer, REGISTRY, Request,
@@ -10,7 +11,7 @@ use gristmill::{
 };
 
 fn values(count: usize, seed: u32) -> Vec<f32> {
-    crate::random::Random::new(seed.into(), "stored").gauss_vec(count, 1.0)
+    Random::new(seed.into(), "stored").gauss_vec(count, 1.0)
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 mod drawn;
 mod emulated;
-#[path = "../../src/cli/random.rs"]
+#[path = "../../oracle/src/random.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod random;
 #[path = "../cuda/support/mod.rs"]

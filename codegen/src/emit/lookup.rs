@@ -6,7 +6,7 @@
 
 use super::function::{self, Function, imports};
 use super::lookup_sums::{TileText, by_k_group, whole_row};
-use super::matmul::{entry, epilogue, format_words, through_rows};
+use super::matmul::{Rows, entry, epilogue, format_words, through_rows};
 use crate::plan::{LookupPlan, enabled};
 use crate::text::{joined, when};
 
@@ -227,11 +227,12 @@ fn tile(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
 
 /// `matmul`: the loops around both.
 fn matmul(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
-    let through_rows = through_rows(plan.vectors, "BYTES", |rows| {
+    let of_a_panel = plan.pack.packing.rows / (4 * plan.lanes);
+    let Rows { end, loops } = through_rows(plan.vectors, of_a_panel, "BYTES", |rows| {
         format!("tile::<{rows}>(a, tables, row, token, first, last);")
     });
     let body = format!(
-        "let end = a.row_end.next_multiple_of(BYTES);
+        "{end}
          let runs = {runs};
          // Shares of the same size, each as large as there is room for.
          let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1)){whole};
@@ -246,7 +247,7 @@ fn matmul(plan: &LookupPlan<'_>, runs: &Runs, features: &str) -> String {
                  unsafe {{
                      fill(a.x.add(token * a.x_stride + first * RUN * TILE_K), (last - first) * RUN, tables);
                      let mut row = a.row_begin;
-                     {through_rows}
+                     {loops}
                  }}
                  first = last;
              }}

@@ -235,27 +235,43 @@ pub(super) fn in_shares(plan: &MatmulPlan<'_>, prepare: &str, body: impl Fn(u32)
             "first = last; }",
         ),
     };
+    let of_a_panel = plan.pack.packing.rows / plan.primitives.lanes;
+    let Rows { end: rows_end, loops } = through_rows(plan.vectors, of_a_panel, "LANES", body);
     format!(
-        "let end = a.row_end.next_multiple_of(LANES);
+        "{rows_end}
          {prepare}
          {begin}
          // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
          unsafe {{
              let mut row = a.row_begin;
-             {rows}
+             {loops}
          }}
          {end}",
-        rows = through_rows(plan.vectors, "LANES", body),
     )
 }
 
-/// Loops that take `row` to `end` by the statements `body`, which is given how many vectors of so many `lanes` (a name) it computes.
-pub(super) fn through_rows(vectors: u32, lanes: &str, body: impl Fn(u32) -> String) -> String {
+/// How a call goes through its rows.
+pub(super) struct Rows {
+    /// The statement that binds `end`.
+    pub(super) end: String,
+    /// Loops that take `row` to `end`.
+    pub(super) loops: String,
+}
+
+/// A call's rows in tiles of `vectors`, or fewer where what is left of its panels, of `of_a_panel` vectors each, has no more, by the
+/// statements `body`, which is given how many vectors of so many `lanes` (a name) it computes. Rows that fill up the last panel are
+/// computed and not stored: tiles for less than a panel would run once a matrix, and be half of what is compiled.
+pub(super) fn through_rows(vectors: u32, of_a_panel: u32, lanes: &str, body: impl Fn(u32) -> String) -> Rows {
+    let divides_both = |fewest: &u32| vectors.is_multiple_of(*fewest) && of_a_panel.is_multiple_of(*fewest);
+    let fewest = (1..=vectors).rev().find(divides_both).unwrap_or(1);
     let span = |rows: u32| if rows == 1 { lanes.to_string() } else { format!("{rows} * {lanes}") };
-    let each: &[u32] = if vectors > 1 { &[vectors, 1] } else { &[1] };
+    let each: &[u32] = if vectors > fewest { &[vectors, fewest] } else { &[vectors] };
     let to_end =
         |&rows: &u32| format!("while row + {0} <= end {{ {1} row += {0}; }}\n", span(rows), body(rows));
-    each.iter().map(to_end).collect()
+    Rows {
+        end: format!("let end = a.row_end.next_multiple_of({});", span(fewest)),
+        loops: each.iter().map(to_end).collect(),
+    }
 }
 
 /// Loops that take `token` to `last` by `call`, which is given how many tokens it computes from `token` on. Where a tile's last tokens

@@ -281,7 +281,7 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(BYTES);
+        let end = a.row_end.next_multiple_of(2 * BYTES);
         let runs = a.units;
         // Shares of the same size, each as large as there is room for.
         let share = runs.div_ceil(runs.div_ceil(AT_ONCE).max(1));
@@ -303,10 +303,6 @@ pub mod matmul_avx2_lookup_r64b8_1bit_sums_by32_q8_0_scales_f16_for4 {
                     while row + 2 * BYTES <= end {
                         tile::<2>(a, tables, row, token, first, last);
                         row += 2 * BYTES;
-                    }
-                    while row + BYTES <= end {
-                        tile::<1>(a, tables, row, token, first, last);
-                        row += BYTES;
                     }
                 }
                 first = last;

@@ -303,7 +303,7 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
         unsafe {
@@ -315,14 +315,6 @@ pub mod matmul_avx2_decode_r16k4_2bit_by16x16_q8_k_scales_mins_f16_u4_u4_widen1 
                     token += 1;
                 }
                 row += 2 * LANES;
-            }
-            while row + LANES <= end {
-                let mut token = first;
-                while token < last {
-                    tile::<1, 1, PREFETCH>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
             }
         }
     }

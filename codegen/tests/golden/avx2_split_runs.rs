@@ -204,7 +204,7 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx2,f16c")]
     unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
         unsafe {
@@ -216,14 +216,6 @@ pub mod matmul_avx2_decode_r16k4_8bit_by32_q8_0_scales_centred_f16 {
                     token += 1;
                 }
                 row += 2 * LANES;
-            }
-            while row + LANES <= end {
-                let mut token = first;
-                while token < last {
-                    tile::<1, 1, PREFETCH>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
             }
         }
     }

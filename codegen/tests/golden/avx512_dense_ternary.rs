@@ -225,7 +225,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
     unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
         unsafe {
@@ -237,14 +237,6 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_decode_r32t5_trits_rows_int8_r
                     token += 1;
                 }
                 row += 2 * LANES;
-            }
-            while row + LANES <= end {
-                let mut token = first;
-                while token < last {
-                    tile::<1, 1, PREFETCH>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
             }
         }
     }

@@ -319,7 +319,7 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_batch_r32t5_trits_rows_int8_ro
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx512vbmi")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let mut buffer = MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
@@ -334,10 +334,6 @@ pub mod matmul_avx512_avx512vnni_avx512vbmi_dense_batch_r32t5_trits_rows_int8_ro
                 while row + 2 * LANES <= end {
                     panel::<2>(a, buffer, row, first, last);
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    panel::<1>(a, buffer, row, first, last);
-                    row += LANES;
                 }
             }
             first = last;

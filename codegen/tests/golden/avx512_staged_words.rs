@@ -341,7 +341,7 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let mut buffer = MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
@@ -356,10 +356,6 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
                 while row + 2 * LANES <= end {
                     panel::<2>(a, buffer, row, first, last);
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    panel::<1>(a, buffer, row, first, last);
-                    row += LANES;
                 }
             }
             first = last;

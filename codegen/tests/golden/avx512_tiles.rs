@@ -307,7 +307,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
     pub unsafe fn matmul(a: &MatmulArgs) {
         // SAFETY: the processor has tiles: the caller answers for the variant's features.
         let found = unsafe { amx::found() };
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let mut buffer = MaybeUninit::<Buffer>::uninit();
         let buffer = buffer.as_mut_ptr();
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
@@ -322,10 +322,6 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                 while row + 2 * LANES <= end {
                     panel::<2>(a, buffer, row, first, last);
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    panel::<1>(a, buffer, row, first, last);
-                    row += LANES;
                 }
             }
             first = last;

@@ -276,7 +276,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_2bit_by8_or2for8_by16x16_q8_k_scal
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
         unsafe {
@@ -288,14 +288,6 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_2bit_by8_or2for8_by16x16_q8_k_scal
                     token += 1;
                 }
                 row += 2 * LANES;
-            }
-            while row + LANES <= end {
-                let mut token = first;
-                while token < last {
-                    tile::<1, 1, PREFETCH>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
             }
         }
     }

@@ -249,7 +249,7 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn rows<const PREFETCH: bool>(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         let (first, last) = (0, a.m);
         // SAFETY: panels are whole, so `end` lies within them; tokens stay below `m`.
         unsafe {
@@ -261,14 +261,6 @@ pub mod matmul_avx512_avx512vnni_decode_r32k4_4bit_by32x8_q8_k_scales_mins_f16 {
                     token += 1;
                 }
                 row += 2 * LANES;
-            }
-            while row + LANES <= end {
-                let mut token = first;
-                while token < last {
-                    tile::<1, 1, PREFETCH>(a, row, token);
-                    token += 1;
-                }
-                row += LANES;
             }
         }
     }

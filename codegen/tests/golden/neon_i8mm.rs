@@ -216,7 +216,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_2bit_rows_int8_row_centred_outer 
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "neon,dotprod,i8mm")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
         let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(8);
@@ -245,26 +245,6 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_2bit_rows_int8_row_centred_outer 
                         token += 1;
                     }
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    let mut token = first;
-                    while token + 8 <= last {
-                        tile::<1, 8>(a, row, token);
-                        token += 8;
-                    }
-                    while token + 4 <= last {
-                        tile::<1, 4>(a, row, token);
-                        token += 4;
-                    }
-                    while token + 2 <= last {
-                        tile::<1, 2>(a, row, token);
-                        token += 2;
-                    }
-                    while token < last {
-                        tile::<1, 1>(a, row, token);
-                        token += 1;
-                    }
-                    row += LANES;
                 }
             }
             first = last;

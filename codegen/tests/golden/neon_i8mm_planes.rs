@@ -212,7 +212,7 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "neon,dotprod,i8mm")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
         let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(4);
@@ -239,24 +239,6 @@ pub mod matmul_neon_dotprod_i8mm_prefill_r16k4_6bit_by16x16_q8_k_scales_centred_
                         token += 1;
                     }
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    let mut token = first;
-                    while token + 2 < last && last >= 4 {
-                        token = token.min(last - 4);
-                        tile::<1, 4>(a, row, token);
-                        token += 4;
-                    }
-                    while token + 1 < last && last >= 2 {
-                        token = token.min(last - 2);
-                        tile::<1, 2>(a, row, token);
-                        token += 2;
-                    }
-                    while token < last {
-                        tile::<1, 1>(a, row, token);
-                        token += 1;
-                    }
-                    row += LANES;
                 }
             }
             first = last;

@@ -625,7 +625,7 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
     /// As [`MatmulArgs`] says.
     #[target_feature(enable = "avx2,f16c")]
     pub unsafe fn matmul(a: &MatmulArgs) {
-        let end = a.row_end.next_multiple_of(LANES);
+        let end = a.row_end.next_multiple_of(2 * LANES);
         // All rows go through some tokens, whose activations stay in the caches, then through the next.
         let shares = a.m.div_ceil((a.x_share / a.x_stride.max(1)).max(1));
         let share = a.m.div_ceil(shares.max(1)).next_multiple_of(2);
@@ -647,19 +647,6 @@ pub mod matmul_avx2_r16k4_2bit_by64_int8_row_scales_centred_f16_widen4 {
                         token += 1;
                     }
                     row += 2 * LANES;
-                }
-                while row + LANES <= end {
-                    let mut token = first;
-                    while token + 1 < last && last >= 2 {
-                        token = token.min(last - 2);
-                        tile::<1, 2>(a, row, token);
-                        token += 2;
-                    }
-                    while token < last {
-                        tile::<1, 1>(a, row, token);
-                        token += 1;
-                    }
-                    row += LANES;
                 }
             }
             first = last;
@@ -965,7 +952,7 @@ static ENTRIES: &[Entry] = unsafe {
         }),
         #[cfg(target_arch = "x86_64")]
         Entry::new(EntryFacts {
-            id: KernelId(0x724d50022eb94cd1),
+            id: KernelId(0xcf6b9d0965ab1af0),
             name: "matmul.planes.avx2",
             op: Op::Matmul,
             format: 0,

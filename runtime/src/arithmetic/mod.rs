@@ -4,3 +4,4 @@ pub mod hadamard;
 pub(crate) mod halves;
 pub mod number;
 pub mod search;
+pub(crate) mod stored;

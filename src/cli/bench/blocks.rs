@@ -1,7 +1,6 @@
 //! Quantizing, dequantizing and packing: bytes a second, against the rate at which they could be read.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::compare;
 use super::found::Found;
 use super::machine::{Demand, Machine};
@@ -9,7 +8,7 @@ use super::measure::times;
 use super::plan::{Measured, Memory, Plan};
 use super::product::tensor;
 use super::record::{Record, bits_per_weight};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;
 use gristmill::{

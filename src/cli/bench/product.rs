@@ -1,7 +1,6 @@
 //! Products: which kernels, with which weights.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::super::verify::random_tensor;
 use super::compare;
 use super::found::Found;
@@ -9,7 +8,7 @@ use super::machine::{Demand, Machine};
 use super::measure::{COLD_BYTES, times};
 use super::plan::{Memory, Plan};
 use super::record::{Record, bits_per_weight};
-use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
+use gristmill::oracle::{FormatOracle, Int8Row, Oracle, Random};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, Op};
 use gristmill::{

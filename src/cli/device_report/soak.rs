@@ -28,11 +28,10 @@ pub fn run(
 #[cfg(feature = "cuda")]
 mod on_gpu {
     use super::super::super::error::{CliError, Outcome};
-    use super::super::super::random::Random;
     use super::super::super::request;
     use super::super::super::verify::random_tensor;
     use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
-    use gristmill::oracle::Oracle;
+    use gristmill::oracle::{Oracle, Random};
     use gristmill::registry::FormatInfo;
     use gristmill::{
         Device, Error, Linear, LinearOptions, Policy, QuantizedMatrix, REGISTRY, Restrict, Threads, Workspace,

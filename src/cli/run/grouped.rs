@@ -2,8 +2,8 @@
 
 use super::super::error::CliError;
 use super::super::memory::Need;
-use super::super::random::Random;
 use super::measure::{Bench, Run, Stack, check, median_time, rows_to_check};
+use gristmill::oracle::Random;
 use gristmill::text::Printable;
 use gristmill::vocab::Op;
 use gristmill::{

@@ -5,9 +5,9 @@ use super::super::error::CliError;
 use super::super::held::Held;
 use super::super::progress;
 use super::super::progress::step;
-use super::super::random::Random;
 use super::Bench;
 use super::report::Done;
+use gristmill::oracle::Random;
 use gristmill::{QuantizedMatrix, Quantizer, REGISTRY, Request};
 
 /// Name, rows, elements of a row.

@@ -4,9 +4,8 @@ use super::super::environment::Environment;
 use super::super::error::CliError;
 use super::super::held::Held;
 use super::super::memory::Need;
-use super::super::random::Random;
 use super::super::verify::{Bounded, NMSE_BOUND, multiplied, normalized_error};
-use gristmill::oracle::{FormatOracle, Int8Row, Oracle};
+use gristmill::oracle::{FormatOracle, Int8Row, Oracle, Random};
 use gristmill::text::Printable;
 use gristmill::vocab::Precision;
 use gristmill::{

@@ -1,12 +1,11 @@
 //! Quantizers and dequantizers of a format on the processor.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::super::verify::random_tensor;
 use super::arguments::Arguments;
 use super::candidates::{candidates, worth_writing};
 use super::turns::{Turn, medians, orders};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::tuning::{Measured, ShapeClass, cpu};
 use gristmill::vocab::Op;

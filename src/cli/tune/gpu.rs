@@ -1,11 +1,11 @@
 //! The same on a GPU: kernels that stay there, timed by its clock.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::super::{gpu_time, progress};
 use super::arguments::Arguments;
 use super::packed::place_of_packing;
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
+use gristmill::oracle::Random;
 use gristmill::registry::{Code, Entry, FormatInfo, KernelId};
 use gristmill::tuning::{Measured, gpu};
 use gristmill::vocab::Op;

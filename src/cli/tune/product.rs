@@ -1,13 +1,12 @@
 //! Products of a format on the processor.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::super::verify::random_tensor;
 use super::arguments::{Arguments, TOKENS_ON_CPU};
 use super::candidates::{candidates, worth_writing};
 use super::packed::{Packed, place_of_packing};
 use super::turns::{Turn, medians, orders};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::tuning::{Measured, ShapeClass, cpu};
 use gristmill::vocab::Op;

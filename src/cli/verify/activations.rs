@@ -1,7 +1,6 @@
 //! Activations: f32 rows to int8.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs;
 #[cfg(feature = "cuda")]
@@ -9,7 +8,7 @@ use super::session::prepared;
 use super::session::{Kernel, Problem, Session, agree, same, same_f32, untouched, wrong_code};
 use gristmill::REGISTRY;
 use gristmill::abi::Fault;
-use gristmill::oracle::{Int8Row, Refused};
+use gristmill::oracle::{Int8Row, Random, Refused};
 use gristmill::registry::{Code, CudaCode, CudaLaunch, Unit};
 #[cfg(feature = "cuda")]
 use gristmill::vocab::DType;

@@ -1,7 +1,6 @@
 //! Blocks and values: dequantize and quantize.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs::{self, Weights};
 use super::scales::{self, Spread};
@@ -9,7 +8,7 @@ use super::session::{
     Kernel, Problem, Session, Subject, agree, prepared, same, same_f32, untouched, wrong_code,
 };
 use gristmill::abi::{Fault, Step};
-use gristmill::oracle::{OracleError, Refused};
+use gristmill::oracle::{OracleError, Random, Refused};
 use gristmill::registry::Code;
 use gristmill::vocab::{DType, Isa, Op};
 use gristmill::{Dequantizer, Error, QuantizedMatrix, Quantizer, Shape};

@@ -1,11 +1,10 @@
 //! One case of a product: its shape, what fills it, and what it must give.
 
-use super::super::random::Random;
 use super::inputs::{Tokens, Weights};
 use super::session::Subject;
 use gristmill::Input;
 use gristmill::half::{bf16, f16};
-use gristmill::oracle::{Int8Row, Refused};
+use gristmill::oracle::{Int8Row, Random, Refused};
 
 /// A shape and what fills it.
 #[derive(Clone, Copy)]

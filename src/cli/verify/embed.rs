@@ -1,18 +1,16 @@
 //! Rows by index, as values of each type.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::guard::{Edge, Guarded};
 use super::inputs::{self, Weights};
 use super::scales::{self, Spread};
-use super::session::{
-    Kernel, Problem, Session, Subject, agree, prepared, same, same_f32, untouched, wrong_code,
-};
+use super::session::{Kernel, Problem, Session, Subject, agree, prepared, same_f32, untouched, wrong_code};
 use gristmill::abi::Fault;
-use gristmill::oracle::OracleError;
+use gristmill::oracle::{Halves, OracleError, Random};
 use gristmill::registry::Code;
 use gristmill::vocab::{DType, Op};
 use gristmill::{Embedder, Error, Output, QuantizedMatrix, Shape};
+use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 
 type Outcome = Result<Result<(), Problem>, CliError>;
@@ -26,6 +24,8 @@ struct Case<'t> {
     k: usize,
     rows: &'t [u32],
     expected: &'t [f32],
+    /// `expected` rounded to f16 and to bf16.
+    halves: &'t [Halves; 2],
     edge: Edge,
 }
 
@@ -75,7 +75,8 @@ fn tensor(
     for row in &rows {
         expected.extend(subject.oracle.row(bytes, n, k, *row as usize)?.f32s);
     }
-    let case = Case { name: &name, bytes, n, k, rows: &rows, expected: &expected, edge };
+    let halves = &[Halves::f16(&expected), Halves::bf16(&expected)];
+    let case = Case { name: &name, bytes, n, k, rows: &rows, expected: &expected, halves, edge };
     for kernel in kernels {
         session.case(*kernel, || {
             let raw = if kernel.on_cpu() { raw(subject, *kernel, case)? } else { Ok(()) };
@@ -85,26 +86,26 @@ fn tensor(
     Ok(())
 }
 
-/// Compares halves; all NaN count as one value.
-fn same_halves<T: PartialEq + Copy + Into<f32> + std::fmt::Debug>(
-    case: &str,
-    expected: &[f32],
-    found: &[T],
-    round: impl Fn(f32) -> T,
-    bits: impl Fn(T) -> u16,
-) -> Result<(), Problem> {
-    let bits = |value: T| if value.into().is_nan() { u16::MAX } else { bits(value) };
-    let expected: Vec<u16> = expected.iter().map(|value| bits(round(*value))).collect();
-    let found: Vec<u16> = found.iter().map(|value| bits(*value)).collect();
-    let ty = std::any::type_name::<T>();
-    same(case, &expected, &found, |i| format!("element {i} of all rows, bits of {ty}"))
+/// Compares values of `ty` from the one at `first` on, by their bits; all NaN count as one value.
+fn same_halves(case: Case<'_>, ty: DType, first: usize, found: &[u16]) -> Result<(), Problem> {
+    let expected = &case.halves[usize::from(ty == DType::Bf16)];
+    match expected.first_difference(first, found) {
+        None => Ok(()),
+        Some(at) => Err(Problem {
+            case: case.name.to_owned(),
+            at: format!("element {} of all rows, bits of {ty}", first + at),
+            expected: format!("0x{:04x}", expected.bits()[first + at]),
+            found: format!("0x{:04x}", found[at]),
+        }),
+    }
 }
 
 /// The two rows in front through the raw function, in guarded memory.
 fn raw(subject: Subject<'_>, kernel: Kernel, case: Case<'_>) -> Outcome {
     let Code::Embed(run) = kernel.entry.code else { return Ok(wrong_code(case.name)) };
     let count = case.k / subject.info.elements;
-    for (row, expected) in case.rows.iter().zip(case.expected.chunks_exact(case.k)).take(2) {
+    let rows = case.rows.iter().zip(case.expected.chunks_exact(case.k));
+    for (number, (row, expected)) in rows.enumerate().take(2) {
         let (blocks, outer) = subject.oracle.blocks(case.bytes, case.n, case.k, *row as usize)?;
         let src = Guarded::of(blocks, case.edge)?;
         let mut full = Guarded::<f32>::new(case.k, case.edge)?;
@@ -123,17 +124,7 @@ fn raw(subject: Subject<'_>, kernel: Kernel, case: Case<'_>) -> Outcome {
             outcome = outcome
                 .and_then(|()| agree(case.name, "fault of a row", &Ok(()), &fault))
                 .and_then(|()| untouched(case.name, "the values", halves.intact()))
-                .and_then(|()| {
-                    if to == DType::F16 {
-                        let found: Vec<f16> =
-                            halves.values().iter().map(|bits| f16::from_bits(*bits)).collect();
-                        same_halves(case.name, expected, &found, f16::from_f32, f16::to_bits)
-                    } else {
-                        let found: Vec<bf16> =
-                            halves.values().iter().map(|bits| bf16::from_bits(*bits)).collect();
-                        same_halves(case.name, expected, &found, bf16::from_f32, bf16::to_bits)
-                    }
-                });
+                .and_then(|()| same_halves(case, to, number * case.k, halves.values()));
         }
         outcome = outcome.and_then(|()| untouched(case.name, "the blocks", src.intact()));
         if outcome.is_err() {
@@ -157,12 +148,12 @@ fn by_handle(subject: Subject<'_>, kernel: Kernel, case: Case<'_>) -> Outcome {
     let run = handle(DType::F16)?.run(&matrix, case.rows, Output::F16(&mut halves));
     let outcome = outcome
         .and_then(|()| done(run))
-        .and_then(|()| same_halves(case.name, case.expected, &halves, f16::from_f32, f16::to_bits));
+        .and_then(|()| same_halves(case, DType::F16, 0, halves.reinterpret_cast()));
     let mut halves = vec![bf16::ZERO; len];
     let run = handle(DType::Bf16)?.run(&matrix, case.rows, Output::Bf16(&mut halves));
     Ok(outcome
         .and_then(|()| done(run))
-        .and_then(|()| same_halves(case.name, case.expected, &halves, bf16::from_f32, bf16::to_bits)))
+        .and_then(|()| same_halves(case, DType::Bf16, 0, halves.reinterpret_cast())))
 }
 
 /// Indices of no row, and a row with a code that means nothing.

@@ -1,13 +1,12 @@
 //! Products of floats: sums in f32, in an order that the device chooses, so that what is checked is a bound.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::inputs::{self, Weights};
 use super::packed::normalized_error;
 use super::product::MANY_ROWS;
 use super::session::{Kernel, Problem, Session, Subject, agree, prepared};
 use gristmill::half::{bf16, f16};
-use gristmill::oracle::FormatOracle;
+use gristmill::oracle::{FormatOracle, Random};
 use gristmill::vocab::{DType, Op, Precision};
 use gristmill::{Input, Matmul, QuantizedMatrix, Shape, Threads, Workspace};
 

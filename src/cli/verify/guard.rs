@@ -97,8 +97,15 @@ impl<T: Plain> Guarded<T> {
         let bytes = self.map.bytes();
         let (before, rest) = bytes.split_at(self.at);
         let after = &rest[self.len * size_of::<T>()..];
-        before.iter().chain(after).all(|byte| *byte == FILL)
+        is_filled(before) && is_filled(after)
     }
+}
+
+/// Whether nothing but [`FILL`] is there. Each byte is compared with the one before it, all at once: a loop over the bytes of all
+/// buffers would take longer than the kernels, since the command is compiled unoptimized.
+fn is_filled(bytes: &[u8]) -> bool {
+    let Some((first, rest)) = bytes.split_first() else { return true };
+    *first == FILL && rest == &bytes[..rest.len()]
 }
 
 #[cfg(unix)]

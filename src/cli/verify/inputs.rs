@@ -1,7 +1,6 @@
 //! Inputs of the differential run: weights with every kind of code, activations at their extremes.
 
-use super::super::random::Random;
-use gristmill::oracle::FormatOracle;
+use gristmill::oracle::{FormatOracle, Random};
 use gristmill::vocab::DType;
 use gristmill_spec::model::{FieldType, Scalar};
 

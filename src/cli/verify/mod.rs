@@ -26,10 +26,9 @@ pub use packed::{NMSE_BOUND, normalized_error};
 
 use super::error::{CliError, Outcome};
 use super::list::{name_of, nothing_for};
-use super::random::Random;
 use super::{progress, request};
 use crate::opened::Opened;
-use gristmill::oracle::{FormatOracle, Oracle};
+use gristmill::oracle::{FormatOracle, Oracle, Random};
 use gristmill::registry::Entry;
 use gristmill::vocab::{DType, DeviceKind, Isa};
 use gristmill::{CpuProfile, Device, Fnv, REGISTRY, Reason};

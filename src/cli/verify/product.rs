@@ -1,7 +1,6 @@
 //! Products: the cases, and what they must give.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::case::{Activations, Case, Expected};
 use super::guard::Edge;
 use super::inputs::{self, Tokens, Weights};
@@ -9,6 +8,7 @@ use super::packed::Run;
 use super::scales::{self, Spread};
 use super::session::{Kernel, Session, Subject, agree};
 use gristmill::Shape;
+use gristmill::oracle::Random;
 use gristmill::registry::{DimRule, ShapeRules};
 use gristmill::vocab::{Op, Precision};
 

@@ -1,7 +1,6 @@
 //! Activations through the steps of a prologue, and to int8.
 
 use super::super::error::CliError;
-use super::super::random::Random;
 use super::activations::{Found, takes, units};
 use super::guard::{Edge, Guarded};
 #[cfg(feature = "cuda")]
@@ -9,7 +8,7 @@ use super::session::prepared;
 use super::session::{Kernel, Problem, Session, agree, same_f32, untouched, wrong_code};
 use gristmill::REGISTRY;
 use gristmill::abi::{Fault, PrologueArgs};
-use gristmill::oracle::{Int8Row, PrologueRow, PrologueSteps, Refused};
+use gristmill::oracle::{Int8Row, PrologueRow, PrologueSteps, Random, Refused};
 use gristmill::registry::{Code, Unit};
 #[cfg(feature = "cuda")]
 use gristmill::vocab::DType;

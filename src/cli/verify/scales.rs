@@ -4,9 +4,8 @@
 //! largest finite number, of both signs. Left out are infinities and NaN, which no file should hold: of `e8m0-half` that is
 //! 255, a NaN to OCP.
 
-use super::super::random::Random;
 use super::inputs::{self, Weights};
-use gristmill::oracle::FormatOracle;
+use gristmill::oracle::{FormatOracle, Random};
 use gristmill_spec::model::{Factor, FieldType, Scalar};
 
 /// A factor, and the raw values that it takes.

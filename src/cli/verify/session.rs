@@ -3,7 +3,7 @@
 use super::super::error::CliError;
 use super::guard;
 use crate::opened::Opened;
-use gristmill::oracle::FormatOracle;
+use gristmill::oracle::{FormatOracle, first_difference};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{CpuProfile, Device, Fnv, PrecisionMode, Prepared, REGISTRY, Request, Restrict, Shape};
@@ -176,8 +176,7 @@ pub fn same_f32(
     name: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
     agree(case, "number of values", &expected.len(), &found.len())?;
-    let differs = |(e, f): (&f32, &f32)| e.to_bits() != f.to_bits() && !(e.is_nan() && f.is_nan());
-    match expected.iter().zip(found).position(differs) {
+    match first_difference(expected, found) {
         None => Ok(()),
         Some(at) => Err(Problem {
             case: case.to_owned(),

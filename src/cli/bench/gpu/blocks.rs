@@ -4,13 +4,13 @@
 use super::super::super::clock::median;
 use super::super::super::error::CliError;
 use super::super::super::gpu_time::{self, Times};
-use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
 use super::super::base::Compared;
 use super::super::compare::{self, Verdict};
 use super::super::plan::Memory;
 use super::bench::Bench;
 use gristmill::cuda::{DeviceBuffer, Gpu, GpuQuantizer};
+use gristmill::oracle::Random;
 use gristmill::registry::{FormatInfo, KernelId};
 use gristmill::vocab::Op;
 use gristmill::{Dequantizer, Device, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape};

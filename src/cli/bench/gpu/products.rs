@@ -5,7 +5,6 @@
 
 use super::super::super::error::CliError;
 use super::super::super::gpu_time::{self, Times};
-use super::super::super::random::Random;
 use super::super::super::table::{Side, Table, measured};
 use super::super::base::Compared;
 use super::super::compare::{self, Verdict};
@@ -15,6 +14,7 @@ use super::bench::Bench;
 use super::cublaslt::{Kind, Yardsticks};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu};
 use gristmill::half::{bf16, f16};
+use gristmill::oracle::Random;
 use gristmill::registry::{FormatInfo, KernelId};
 use gristmill::vocab::DType;
 use gristmill::{Device, Matmul, PackedMatrix, PrecisionMode, QuantizedMatrix, Request, Shape, Threads};

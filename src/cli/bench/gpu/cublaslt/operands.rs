@@ -1,9 +1,9 @@
 //! What cuBLASLt multiplies, and whether its results are right. Random numbers, as our own products get: on zeros a device
 //! draws less power and keeps higher clocks.
 
-use super::super::super::super::random::Random;
 use super::Kind;
 use gristmill::half::f16;
+use gristmill::oracle::Random;
 
 /// Results that are computed again here, at most.
 const CHECKED: usize = 64;
