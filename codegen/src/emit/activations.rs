@@ -59,6 +59,7 @@ pub fn emit(format: &Activations) -> String {
                              std::slice::from_raw_parts_mut(q.add(number * unit_padded + within), len),
                          )
                      }};
+                     let mut sum = 0i32;
                      {}
                      // SAFETY: the caller answers for a sum a unit.
                      unsafe {{ *sums.add(number) += sum }};
@@ -68,7 +69,7 @@ pub fn emit(format: &Activations) -> String {
              Ok(())
          }}\n",
         scale(format),
-        integers(format, "len")
+        integers(format, "len", "sum += value;")
     )
 }
 
@@ -94,24 +95,24 @@ fn scale(format: &Activations) -> String {
     )
 }
 
-/// Statements that make the integers `to` of the values `x`, `len` each, and their sum.
-fn integers(format: &Activations, len: &str) -> String {
+/// Statements that make the integers `to` of the values `x`, `len` each, and after each `then`.
+fn integers(format: &Activations, len: &str, then: &str) -> String {
     format!(
-        "let mut sum = 0i32;
-         for i in 0..{len} {{
+        "for i in 0..{len} {{
              let x = x[i];
              let rounded = {};
              // SAFETY: clamped to the range of i8, and `max` leaves no NaN.
              let value = {};
              to[i] = value as i8;
-             sum += value;
+             {then}
          }}\n",
         rust::expr(&lower::rounded(&format.scale, format.round, 0.0, format.clamp, 0)),
         rust::expr(&f32("rounded").to(Type::I32)),
     )
 }
 
-/// Rows of whole blocks whose units have a size that is known.
+/// Rows of whole blocks whose units have a size that is known. One loop makes the integers of a block, and others add them up: loops of the
+/// sixteen elements of a unit LLVM unrolls before it could vectorize them.
 fn whole_units(format: &Activations, block: u32) -> String {
     format!(
         "/// Rows of whole blocks, in units of `UNIT` elements that blocks are made of.
@@ -128,21 +129,23 @@ fn whole_units(format: &Activations, block: u32) -> String {
                  // SAFETY: the caller answers for `k` values.
                  let x = unsafe {{ &*x.add(first).cast::<[f32; {block}]>() }};
                  {}
-                 for part in 0..{block} / UNIT {{
+                 let mut to = [0i8; {block}];
+                 {}
+                 for (part, from) in to.as_chunks::<UNIT>().0.iter().enumerate() {{
                      let unit = first / UNIT + part;
+                     let mut sum = 0i32;
+                     for i in 0..UNIT {{ sum += from[i] as i32; }}
                      // SAFETY: a block has so many units; the caller answers for a padded unit and a sum each.
-                     let (x, to) = unsafe {{
-                         (&*x.as_ptr().add(part * UNIT).cast::<[f32; UNIT]>(), &mut *q.add(unit * unit_padded).cast::<[i8; UNIT]>())
-                     }};
-                     {}
-                     // SAFETY: as above.
-                     unsafe {{ sums.add(unit).write(sum) }};
+                     unsafe {{
+                         q.add(unit * unit_padded).cast::<[i8; UNIT]>().write(*from);
+                         sums.add(unit).write(sum);
+                     }}
                  }}
              }}
              Ok(())
          }}\n",
         scale(format),
-        integers(format, "UNIT")
+        integers(format, &block.to_string(), "")
     )
 }
 
