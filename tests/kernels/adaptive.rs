@@ -1,7 +1,7 @@
 //! Kernels that take turns on the work of layers: the same bits, weights once, the fastest stays and is told.
 #![cfg(feature = "bitnet")]
 
-use gristmill::oracle::Random;
+use crate::random::Random;
 use gristmill::tuning::cpu;
 use gristmill::{
     Adaptive, CpuProfile, Error, Input, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY,

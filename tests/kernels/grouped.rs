@@ -2,7 +2,8 @@
 //! several formats that share their activations.
 #![cfg(feature = "cli")]
 
-use gristmill::oracle::{Int8Row, Oracle, Random};
+use crate::random::Random;
+use gristmill::oracle::{Int8Row, Oracle};
 use gristmill::registry::FormatInfo;
 use gristmill::{
     Batch, Error, ExpertInput, Experts, Input, Linear, LinearOptions, Output, QuantizedMatrix, Quantizer,

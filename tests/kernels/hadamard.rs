@@ -1,6 +1,6 @@
 //! The Hadamard transform of activations: golden vectors, the matrix of its definition, layers that apply it.
 
-use gristmill::oracle::Random;
+use crate::random::Random;
 use gristmill::{
     Error, Hadamard, Input, Linear, LinearOptions, NonFinite, Output, QuantizedMatrix, Quantizer, REGISTRY,
     Request, Restrict, Threads, Workspace,

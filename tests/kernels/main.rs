@@ -12,6 +12,9 @@ mod packings;
 mod products;
 mod prologue;
 mod quality;
+#[path = "../../oracle/src/random.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod random;
 mod rows4;
 mod search;
 mod stacked;

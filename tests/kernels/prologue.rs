@@ -1,7 +1,8 @@
 //! Prologues through layers: the bits of a product of rows that the oracle took through the same steps, and what is refused.
 #![cfg(feature = "cli")]
 
-use gristmill::oracle::{Oracle, PrologueRow, PrologueSteps, Random};
+use crate::random::Random;
+use gristmill::oracle::{Oracle, PrologueRow, PrologueSteps};
 use gristmill::{
     Error, GateFunction, Hadamard, Input, Linear, LinearOptions, Prologue, PrologueInput, QuantizedMatrix,
     Quantizer, REGISTRY, Recording, Request, Restrict, Rows, Threads, Workspace,

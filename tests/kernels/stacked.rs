@@ -2,7 +2,6 @@
 //! those of panels; and what does not go together is refused.
 #![cfg(feature = "ggml")]
 
-use gristmill::oracle::Random;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Op;
 use gristmill::{
@@ -12,7 +11,7 @@ use gristmill::{
 
 /// Values of another size for each seed, so that scales differ.
 fn values(count: usize, seed: u32) -> Vec<f32> {
-    Random::new(seed.into(), "stacked").gauss_vec(count, seed as f32)
+    crate::random::Random::new(seed.into(), "stacked").gauss_vec(count, seed as f32)
 }
 
 /// A tensor by the format's default quantizer; `None` if it has none.

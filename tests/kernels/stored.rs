@@ -3,7 +3,6 @@
 #![cfg(feature = "ggml")]
 
 use gristmill::half::bf16;
-use gristmill::oracle::Random;
 use gristmill::vocab::{DeviceKind, Op};
 use gristmill::{
     Error, Input, Linear, LinearOptions, NonFinite, Output, QuantizedMatrix, Quantizer, REGISTRY, Request,
@@ -11,7 +10,7 @@ use gristmill::{
 };
 
 fn values(count: usize, seed: u32) -> Vec<f32> {
-    Random::new(seed.into(), "stored").gauss_vec(count, 1.0)
+    crate::random::Random::new(seed.into(), "stored").gauss_vec(count, 1.0)
 }
 
 #[test]
