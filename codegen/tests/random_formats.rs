@@ -7,7 +7,7 @@ mod choice;
 #[path = "../../tests/random_formats/drawn/mod.rs"]
 mod drawn;
 #[path = "../../oracle/src/random.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
+#[allow(dead_code, reason = "others use the rest")]
 mod random;
 
 use choice::everything;

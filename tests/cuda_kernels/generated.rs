@@ -3,7 +3,7 @@
 use super::choice::everything;
 use super::support::Unit;
 use gristmill::REGISTRY;
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, first_difference};
 use gristmill_codegen::cuda::{CudaListed, DEVICE_HEADER, Emitted, Launch, emit};
 use gristmill_spec::model::{Format, SpecSet};
 use gristmill_spec::vocab::{CudaAlgorithm, Op, Serves};
@@ -155,10 +155,9 @@ pub const NO_FAULT: u64 = u64::MAX;
 /// Panics at the first difference of f32 values; NaNs are alike.
 pub fn same_f32(case: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{case}");
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let alike = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
-        assert!(
-            alike,
+    if let Some(i) = first_difference(expected, found) {
+        let (found, expected) = (found[i], expected[i]);
+        panic!(
             "{case}: value {i} is {found:e} ({:#x}), expected {expected:e} ({:#x})",
             found.to_bits(),
             expected.to_bits()

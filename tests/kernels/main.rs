@@ -13,7 +13,7 @@ mod products;
 mod prologue;
 mod quality;
 #[path = "../../oracle/src/random.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
+#[allow(dead_code, reason = "others use the rest")]
 mod random;
 mod rows4;
 mod search;

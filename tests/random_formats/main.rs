@@ -8,13 +8,13 @@
 mod drawn;
 mod emulated;
 #[path = "../../oracle/src/random.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
+#[allow(dead_code, reason = "others use the rest")]
 mod random;
 #[path = "../cuda/support/mod.rs"]
 mod support;
 
 use drawn::{Data, Drawn};
-use gristmill::oracle::Oracle;
+use gristmill::oracle::{Oracle, first_difference};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::{DType, DeviceKind, Op};
 use gristmill::{
@@ -67,8 +67,7 @@ pub fn all_right(subjects: &[Subject], check: impl Fn(&Subject) -> Result<(), St
 
 /// Compares f32 values bit by bit; NaNs are alike.
 pub fn same(case: &str, found: &[f32], expected: &[f32]) -> Result<(), String> {
-    let alike = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-    match found.iter().zip(expected).position(|pair| !alike(pair)) {
+    match first_difference(expected, found) {
         _ if found.len() != expected.len() => Err(format!("{case}: {} values", found.len())),
         None => Ok(()),
         Some(i) => Err(format!(

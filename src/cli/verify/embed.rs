@@ -4,7 +4,9 @@ use super::super::error::CliError;
 use super::guard::{Edge, Guarded};
 use super::inputs::{self, Weights};
 use super::scales::{self, Spread};
-use super::session::{Kernel, Problem, Session, Subject, agree, prepared, same_f32, untouched, wrong_code};
+use super::session::{
+    Kernel, Problem, Session, Subject, agree, no_difference, prepared, same_f32, untouched, wrong_code,
+};
 use gristmill::abi::Fault;
 use gristmill::oracle::{Halves, OracleError, Random};
 use gristmill::registry::Code;
@@ -89,15 +91,9 @@ fn tensor(
 /// Compares values of `ty` from the one at `first` on, by their bits; all NaN count as one value.
 fn same_halves(case: Case<'_>, ty: DType, first: usize, found: &[u16]) -> Result<(), Problem> {
     let expected = &case.halves[usize::from(ty == DType::Bf16)];
-    match expected.first_difference(first, found) {
-        None => Ok(()),
-        Some(at) => Err(Problem {
-            case: case.name.to_owned(),
-            at: format!("element {} of all rows, bits of {ty}", first + at),
-            expected: format!("0x{:04x}", expected.bits()[first + at]),
-            found: format!("0x{:04x}", found[at]),
-        }),
-    }
+    let name = |at| format!("element {} of all rows, bits of {ty}", first + at);
+    let bits = |at: usize| [expected.bits()[first + at], found[at]].map(|bits| format!("0x{bits:04x}"));
+    no_difference(case.name, expected.first_difference(first, found), name, bits)
 }
 
 /// The two rows in front through the raw function, in guarded memory.

@@ -176,15 +176,8 @@ pub fn same_f32(
     name: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
     agree(case, "number of values", &expected.len(), &found.len())?;
-    match first_difference(expected, found) {
-        None => Ok(()),
-        Some(at) => Err(Problem {
-            case: case.to_owned(),
-            at: name(at),
-            expected: format!("{:e} (0x{:08x})", expected[at], expected[at].to_bits()),
-            found: format!("{:e} (0x{:08x})", found[at], found[at].to_bits()),
-        }),
-    }
+    let words = |value: f32| format!("{value:e} (0x{:08x})", value.to_bits());
+    no_difference(case, first_difference(expected, found), name, |at| [words(expected[at]), words(found[at])])
 }
 
 /// Compares other results.
@@ -198,15 +191,23 @@ pub fn same<T: PartialEq + std::fmt::Debug>(
     name: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
     agree(case, "number of values", &expected.len(), &found.len())?;
-    match expected.iter().zip(found).position(|(e, f)| e != f) {
-        None => Ok(()),
-        Some(at) => Err(Problem {
-            case: case.to_owned(),
-            at: name(at),
-            expected: format!("{:?}", expected[at]),
-            found: format!("{:?}", found[at]),
-        }),
-    }
+    let first = expected.iter().zip(found).position(|(e, f)| e != f);
+    no_difference(case, first, name, |at| [format!("{:?}", expected[at]), format!("{:?}", found[at])])
+}
+
+/// That no value differs, of which `first` is the first that does.
+///
+/// # Errors
+/// The difference, at `name(first)`, of what `values(first)` says is expected and found.
+pub fn no_difference(
+    case: &str,
+    first: Option<usize>,
+    name: impl Fn(usize) -> String,
+    values: impl Fn(usize) -> [String; 2],
+) -> Result<(), Problem> {
+    let Some(at) = first else { return Ok(()) };
+    let [expected, found] = values(at);
+    Err(Problem { case: case.to_owned(), at: name(at), expected, found })
 }
 
 /// Compares two things as a whole.
