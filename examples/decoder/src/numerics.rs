@@ -47,7 +47,7 @@ fn sum_of(a: &[f32], b: &[f32]) -> f32 {
 
 /// One value of `N`, a power of two: halves are brought together again and again.
 #[inline(always)]
-pub fn folded<const N: usize>(mut all: [f32; N], both: impl Fn(f32, f32) -> f32) -> f32 {
+fn folded<const N: usize>(mut all: [f32; N], both: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = N / 2;
     while width > 0 {
         for lane in 0..width {
