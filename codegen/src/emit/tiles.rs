@@ -31,20 +31,26 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
             _ => operand,
         }),
     };
-    let head = constants(&[
+    let scaled_steps = plan.format.k_group != 0;
+    let mut head: Vec<(&str, &dyn std::fmt::Display, &str)> = vec![
         ("ROWS", &plan.pack.packing.rows, "Rows of a panel."),
         ("CODES_K", &plan.pack.tile.k, "Elements of a row in a tile of codes."),
         ("STEP_K", &tiles.step, "Elements of k that are never apart."),
         ("STEPS", &tiles.steps, "Steps that are decoded at once."),
         ("TILE_K", &tiles.k, "Elements of k in a tile."),
         ("TOKENS", &TOKENS, "Tokens whose sums wait at once."),
-        ("SUMS", &"4 * amx::TOKENS * LANES", "Sums of all tiles of a step."),
-    ]);
-    let operands = format!("[u8; {} * ROWS]", tiles.bytes_of_a_row());
-    let mut fields = vec![
-        ("Operands, four k of all rows of a panel side by side.", "operands", operands.as_str()),
-        ("Sums of tiles, those that are scaled and the next ones.", "of_tiles", "[[i32; SUMS]; 2]"),
     ];
+    let operands = format!("[u8; {} * ROWS]", tiles.bytes_of_a_row());
+    let mut fields =
+        vec![("Operands, four k of all rows of a panel side by side.", "operands", operands.as_str())];
+    if scaled_steps {
+        head.push(("SUMS", &"4 * amx::TOKENS * LANES", "Sums of all tiles of a step."));
+        fields.push((
+            "Sums of tiles, those that are scaled and the next ones.",
+            "of_tiles",
+            "[[i32; SUMS]; 2]",
+        ));
+    }
     if plan.format.superblock.as_ref().is_some_and(|superblock| superblock.min.is_some()) {
         let pairs = "Sums of activations of a super-block's runs, two by two, for each token of a tile.";
         fields.push((pairs, "x_sums", "[i32; 2 * amx::TOKENS * RUNS / 2]"));
@@ -58,14 +64,15 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         runs,
         staged::buffer("vectors and tiles", &fields),
         stage,
-        match plan.format.k_group {
-            0 => tile(plan, tiles, &features),
-            _ => tile_steps::functions(plan, tiles, &features),
+        if scaled_steps {
+            tile_steps::functions(plan, tiles, &features)
+        } else {
+            tile(plan, tiles, &features)
         },
         panel(plan, tiles, &features),
         staged::matmul(plan, &features, around),
     ];
-    staged::module(plan, &["amx"], &head, &parts)
+    staged::module(plan, &["amx"], &constants(&head), &parts)
 }
 
 /// The function that decodes super-blocks, each value times the integer of its run.
@@ -115,35 +122,23 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     let products = |from: &str| add(tiles, &format!("x.add({from})"), from, "X");
     let body = format!(
         "let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
-         let sums = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
-         let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
+         let sums = (&raw mut (*part.buffer).sums.0).cast::<i32>().add(at * ROWS);
          let x = a.x.add(token * a.x_stride + part.first * STEP_K);
          let k = (part.last - part.first) * STEP_K;
          // The last tile of a row may be a shorter one.
          let (whole, rest) = (k / TILE_K, k % TILE_K);
-         amx::clear();
+         if part.first > 0 {{ amx::load::<V, X>(sums); }} else {{ amx::clear(); }}
          for tile in 0..whole {{ {all} }}
          amx::store::<V, X>(sums);
-         let shorter = sums.add(SUMS);
          if rest > 0 {{
              amx::configure(count, rest, false);
-             amx::clear();
+             amx::load::<V, X>(sums);
              {last}
-             amx::store::<V, X>(shorter);
+             amx::store::<V, X>(sums);
              amx::configure(count, TILE_K, false);
-         }}
-         for t in 0..count {{
-             for i in 0..V {{
-                 let mut dot = {sum};
-                 if rest > 0 {{ dot = simd::add(dot, simd::load(shorter.add((t * V + i) * LANES).cast())); }}
-                 let waiting = waiting.add(t * ROWS + i * LANES);
-                 if part.first > 0 {{ dot = simd::add(dot, simd::load(waiting.cast())); }}
-                 waiting.cast::<simd::I>().write(dot);
-             }}
          }}
          if part.last < steps(a) {{ return; }}
          {epilogue}",
-        sum = sum_of("t"),
         all = products("tile * TILE_K"),
         last = products("whole * TILE_K"),
         epilogue = epilogue_by_token(plan.format, &whole_sum(plan, tiles)),
@@ -154,7 +149,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
 
 /// The f32 of the integer sum of a whole row.
 fn whole_sum(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
-    let sum = "simd::load(waiting.add(t * ROWS + i * LANES).cast())";
+    let sum = sum_of("t");
     if uncorrected(plan, tiles) {
         format!(
             "{{

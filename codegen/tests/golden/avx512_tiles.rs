@@ -15,8 +15,6 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
     const TILE_K: usize = 64;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
-    /// Sums of all tiles of a step.
-    const SUMS: usize = 4 * amx::TOKENS * LANES;
     /// At an address that vectors and tiles want.
     #[repr(align(64))]
     struct Aligned<T>(T);
@@ -24,8 +22,6 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
     struct Buffer {
         /// Operands, four k of all rows of a panel side by side.
         operands: Aligned<[u8; 512 * ROWS]>,
-        /// Sums of tiles, those that are scaled and the next ones.
-        of_tiles: Aligned<[[i32; SUMS]; 2]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -141,13 +137,16 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
         // SAFETY: of the whole function: the caller answers for the buffers of `a`, see `MatmulArgs`, for the part and the tiles.
         unsafe {
             let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
-            let sums = (&raw mut (*part.buffer).of_tiles.0).cast::<i32>();
-            let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS);
+            let sums = (&raw mut (*part.buffer).sums.0).cast::<i32>().add(at * ROWS);
             let x = a.x.add(token * a.x_stride + part.first * STEP_K);
             let k = (part.last - part.first) * STEP_K;
             // The last tile of a row may be a shorter one.
             let (whole, rest) = (k / TILE_K, k % TILE_K);
-            amx::clear();
+            if part.first > 0 {
+                amx::load::<V, X>(sums);
+            } else {
+                amx::clear();
+            }
             for tile in 0..whole {
                 amx::signed::<
                     V,
@@ -160,10 +159,9 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                 });
             }
             amx::store::<V, X>(sums);
-            let shorter = sums.add(SUMS);
             if rest > 0 {
                 amx::configure(count, rest, false);
-                amx::clear();
+                amx::load::<V, X>(sums);
                 amx::signed::<
                     V,
                     X,
@@ -173,24 +171,8 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     w: operands.add(whole * TILE_K * ROWS),
                     w_stride: 4 * ROWS,
                 });
-                amx::store::<V, X>(shorter);
+                amx::store::<V, X>(sums);
                 amx::configure(count, TILE_K, false);
-            }
-            for t in 0..count {
-                for i in 0..V {
-                    let mut dot = simd::load(sums.add((t * V + i) * LANES).cast());
-                    if rest > 0 {
-                        dot = simd::add(
-                            dot,
-                            simd::load(shorter.add((t * V + i) * LANES).cast()),
-                        );
-                    }
-                    let waiting = waiting.add(t * ROWS + i * LANES);
-                    if part.first > 0 {
-                        dot = simd::add(dot, simd::load(waiting.cast()));
-                    }
-                    waiting.cast::<simd::I>().write(dot);
-                }
             }
             if part.last < steps(a) {
                 return;
@@ -216,7 +198,7 @@ pub mod matmul_avx512_avx512vnni_amxint8_tiles_r32k4_2bit_rows_int8_row_centred_
                     let y = simd::mul_f32(
                         simd::div_f32(
                             simd::to_f32(
-                                simd::load(waiting.add(t * ROWS + i * LANES).cast()),
+                                simd::load(sums.add((t * V + i) * LANES).cast()),
                             ),
                             simd::splat_f32(*a.x_scales.add(token + t)),
                         ),

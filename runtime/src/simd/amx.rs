@@ -129,34 +129,61 @@ pub unsafe fn clear() {
     }
 }
 
-/// Writes the sums: those of `X` tiles of activations with `V` vectors of rows token by token, the `V` vectors of one side by side. With
-/// `X` = 2 the sums of the second tile lie [`TOKENS`] tokens further on; those of [`digits`] are two tiles, of low digits and of high ones.
-///
-/// # Safety
-///
-/// As for the products before it; `sums` has room for `16 * X * TOKENS * V` numbers.
-#[inline]
-pub unsafe fn store<const V: usize, const X: usize>(sums: *mut i32) {
-    const { assert!(1 <= V && V <= 2 && 1 <= X && X <= 2) };
-    let stride = V * LANES * 4;
-    let second = sums.wrapping_add(TOKENS * V * LANES);
-    // SAFETY: the caller answers for the instructions and for what is written.
-    unsafe {
-        asm!("tilestored [{sums} + {stride}*1], tmm0", sums = in(reg) sums, stride = in(reg) stride,
-             options(nostack, preserves_flags));
-        if V == 2 {
-            asm!("tilestored [{sums} + {stride}*1 + 64], tmm1", sums = in(reg) sums, stride = in(reg) stride,
-                 options(nostack, preserves_flags));
+/// The instruction that moves tile `tmm` between the unit and memory.
+macro_rules! moved {
+    (tilestored, $tmm:literal, $place:literal) => {
+        concat!("tilestored [", $place, "], ", $tmm)
+    };
+    (tileloadd, $tmm:literal, $place:literal) => {
+        concat!("tileloadd ", $tmm, ", [", $place, "]")
+    };
+}
+
+/// Moves all sums between the unit and memory.
+macro_rules! move_sums {
+    ($(#[$meta:meta])* $name:ident, $instruction:ident, $sums:ty) => {
+        $(#[$meta])*
+        ///
+        /// In memory, those of `X` tiles of activations with `V` vectors of rows lie token by token, the `V` vectors of one side by side. With
+        /// `X` = 2 the sums of the second tile lie [`TOKENS`] tokens further on; those of [`digits`] are two tiles, of low digits and of
+        /// high ones.
+        ///
+        /// # Safety
+        ///
+        /// As for the products; `sums` has room for `16 * X * TOKENS * V` numbers.
+        #[inline]
+        pub unsafe fn $name<const V: usize, const X: usize>(sums: $sums) {
+            const { assert!(1 <= V && V <= 2 && 1 <= X && X <= 2) };
+            let stride = V * LANES * 4;
+            let second = sums.wrapping_add(TOKENS * V * LANES);
+            // SAFETY: the caller answers for the instructions and for what is read or written.
+            unsafe {
+                asm!(moved!($instruction, "tmm0", "{sums} + {stride}*1"), sums = in(reg) sums, stride = in(reg) stride,
+                     out("tmm0") _, options(nostack, preserves_flags));
+                if V == 2 {
+                    asm!(moved!($instruction, "tmm1", "{sums} + {stride}*1 + 64"), sums = in(reg) sums, stride = in(reg) stride,
+                         out("tmm1") _, options(nostack, preserves_flags));
+                }
+                if X == 2 {
+                    asm!(moved!($instruction, "tmm2", "{sums} + {stride}*1"), sums = in(reg) second, stride = in(reg) stride,
+                         out("tmm2") _, options(nostack, preserves_flags));
+                }
+                if X == 2 && V == 2 {
+                    asm!(moved!($instruction, "tmm3", "{sums} + {stride}*1 + 64"), sums = in(reg) second, stride = in(reg) stride,
+                         out("tmm3") _, options(nostack, preserves_flags));
+                }
+            }
         }
-        if X == 2 {
-            asm!("tilestored [{sums} + {stride}*1], tmm2", sums = in(reg) second, stride = in(reg) stride,
-                 options(nostack, preserves_flags));
-        }
-        if X == 2 && V == 2 {
-            asm!("tilestored [{sums} + {stride}*1 + 64], tmm3", sums = in(reg) second, stride = in(reg) stride,
-                 options(nostack, preserves_flags));
-        }
-    }
+    };
+}
+
+move_sums! {
+    /// Writes the sums.
+    store, tilestored, *mut i32
+}
+move_sums! {
+    /// Reads sums that [`store`] wrote, in place of those that the unit has.
+    load, tileloadd, *const i32
 }
 
 /// A block of assembly that loads tiles and adds products to sums.
