@@ -51,7 +51,11 @@ pub enum Error {
         n: usize,
     },
     /// No kernel of this name is in the binary.
-    #[error("unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build", Meant(.nearest))]
+    #[error(
+        "unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build; names may come from GRISTMILL_KERNEL \
+         and GRISTMILL_DISABLE",
+        Meant(.nearest)
+    )]
     UnknownKernel {
         /// What was asked for.
         name: String,
@@ -59,7 +63,11 @@ pub enum Error {
         nearest: Option<&'static str>,
     },
     /// No kernel of the binary reads a packing of this name.
-    #[error("unknown packing `{name}`{}\n  help: kernels of this build read {}", Meant(.nearest), known.join(", "))]
+    #[error(
+        "unknown packing `{name}`{}\n  help: kernels of this build read {}; the name may come from GRISTMILL_PACKING",
+        Meant(.nearest),
+        known.join(", ")
+    )]
     UnknownPacking {
         /// What was asked for.
         name: String,
