@@ -23,19 +23,20 @@ pub trait Daily {
     fn same(a: &Self::Run, b: &Self::Run) -> bool;
 }
 
-/// The record `there` with another run, or `fresh` with it alone where there is none of the same machine and, unless runs have days of
-/// their own, of the same day.
-pub fn with_run<T: Daily>(there: Option<T>, fresh: T, mut run: T::Run) -> T {
-    let mut takes = |there: &T| {
+/// The record `there` with another run, or `fresh` with it alone where there is none. `None` where the run does not belong to the record that is
+/// there: it is of another machine, or of another day than runs of its kind can say.
+pub fn with_run<T: Daily>(there: Option<T>, fresh: T, mut run: T::Run) -> Option<T> {
+    if let Some(there) = &there {
         let ((day, machine), (today, here)) = (there.made(), fresh.made());
-        machine == here && (day == today || T::put_day(&mut run, today))
-    };
-    let there = there.filter(&mut takes);
+        if machine != here || (day != today && !T::put_day(&mut run, today)) {
+            return None;
+        }
+    }
     let mut record = there.unwrap_or(fresh);
     let runs = record.runs();
     runs.retain(|other| !T::same(other, &run));
     runs.push(run);
-    record
+    Some(record)
 }
 
 impl Daily for Products {
@@ -68,6 +69,11 @@ impl Daily for Models {
 
     fn runs(&mut self) -> &mut Vec<ModelRun> {
         &mut self.models
+    }
+
+    fn put_day(run: &mut ModelRun, day: &str) -> bool {
+        run.date = Some(day.to_owned());
+        true
     }
 
     fn same(a: &ModelRun, b: &ModelRun) -> bool {

@@ -108,6 +108,9 @@ pub struct ModelRun {
     pub peer: String,
     /// The file's name, without its ending.
     pub model: String,
+    /// The day, where it is another than the record's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
     /// The command.
     pub command: String,
     /// Of compilers and of gristmill.

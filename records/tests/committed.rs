@@ -2,7 +2,7 @@
 
 use gristmill_records::committed::{Candle, Formats};
 use gristmill_records::daily::with_run;
-use gristmill_records::peers::{Models, ProductRun, Products};
+use gristmill_records::peers::{ModelRun, Models, ProductRun, Products};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -84,47 +84,36 @@ fn records_of_models_beside_peers_are_read_and_written_without_loss() -> Result<
     Ok(())
 }
 
-/// A run takes the place of the one that it repeats; what another day or machine measured does not stay beside it.
+/// A run takes the place of the one that it repeats, and says its day where it is another than the record's. A record of another machine is
+/// not replaced by it.
 #[test]
-fn a_run_is_added_to_a_record_of_its_day_and_machine() -> Result<(), Box<dyn Error>> {
+fn a_run_is_added_to_a_record_of_its_machine() -> Result<(), Box<dyn Error>> {
     let mut there = records::<Models>("models")?.swap_remove(0);
     let count = there.models.len();
     let fresh = Models { models: Vec::new(), ..there.clone() };
     let again = there.models[0].clone();
     let mut other = again.clone();
     other.model.push_str("-2");
+    let with = |there: Option<&Models>, run: &ModelRun| with_run(there.cloned(), fresh.clone(), run.clone());
 
-    let replaced = with_run(Some(there.clone()), fresh.clone(), again.clone());
+    let replaced = with(Some(&there), &again).ok_or("refused")?;
     assert_eq!(replaced.models.len(), count);
     assert_eq!(replaced.models.last(), Some(&again));
-    let more = with_run(Some(there.clone()), fresh.clone(), other);
+    let more = with(Some(&there), &other).ok_or("refused")?;
     assert_eq!(more.models[..count], there.models[..]);
     assert_eq!(more.models.len(), count + 1);
+    assert_eq!(with(None, &again).ok_or("refused")?.models, std::slice::from_ref(&again));
 
-    let alone = std::slice::from_ref(&again);
-    assert_eq!(with_run(None, fresh.clone(), again.clone()).models, alone);
     there.date.push('1');
-    assert_eq!(with_run(Some(there.clone()), fresh.clone(), again.clone()).models, alone);
-    there.date.clone_from(&fresh.date);
+    let later = with(Some(&there), &other).ok_or("refused")?;
+    assert_eq!(later.models[..count], there.models[..]);
+    assert_eq!(later.models[count].date.as_ref(), Some(&fresh.date));
+    let candle = Candle { date: there.date.clone(), machine: there.machine.clone(), candle: Vec::new() };
+    let of_candle = records::<Candle>("candle")?.swap_remove(0).candle.swap_remove(0);
+    assert!(
+        with_run(Some(candle.clone()), Candle { date: fresh.date.clone(), ..candle }, of_candle).is_none()
+    );
     there.machine.cores += 1;
-    assert_eq!(with_run(Some(there), fresh, again.clone()).models, alone);
-    Ok(())
-}
-
-/// Products of one library stay beside those of another that were measured on another day, which they say.
-#[test]
-fn products_of_another_day_say_that_day() -> Result<(), Box<dyn Error>> {
-    let there = records::<Products>("peers")?.into_iter().find(|record| record.runs.len() > 1);
-    let there = there.ok_or("a record of several runs")?;
-    let run = ProductRun { date: None, ..there.runs[0].clone() };
-    let fresh = Products { date: "2027-01-01".to_owned(), runs: Vec::new(), ..there.clone() };
-    let later = with_run(Some(there.clone()), fresh.clone(), run.clone());
-    assert_eq!((&later.date, later.runs.len()), (&there.date, there.runs.len()));
-    assert_eq!(later.runs[..later.runs.len() - 1], there.runs[1..]);
-    let dated = ProductRun { date: Some(fresh.date.clone()), ..run.clone() };
-    assert_eq!(later.runs.last(), Some(&dated));
-    let mut elsewhere = fresh.clone();
-    elsewhere.machine.cores += 1;
-    assert_eq!(with_run(Some(there), elsewhere, run.clone()).runs, [run]);
+    assert!(with(Some(&there), &again).is_none());
     Ok(())
 }

@@ -66,6 +66,9 @@ pub enum Error {
     /// A record that is none.
     #[error("`{}` is no record: {source}", path.display())]
     Record { path: PathBuf, source: serde_json::Error },
+    /// A record of another machine, which stays as it is.
+    #[error("`{}` is a record of another machine\n  help: name another file", path.display())]
+    OtherMachine { path: PathBuf },
     /// A command that failed.
     #[error("`{0}` failed: {1}")]
     Command(String, String),

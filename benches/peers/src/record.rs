@@ -72,7 +72,8 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
 #[cfg(any(feature = "ik", feature = "ggml"))]
 pub fn add<T: Daily + DeserializeOwned + Serialize>(path: &Path, fresh: T, run: T::Run) -> Result<(), Error> {
     let there = path.exists().then(|| read(path)).transpose()?;
-    let mut record = with_run(there, fresh, run);
+    let mut record =
+        with_run(there, fresh, run).ok_or_else(|| Error::OtherMachine { path: path.to_owned() })?;
     write(path, &record)?;
     println!("{}: {} runs", path.display(), record.runs().len());
     Ok(())

@@ -253,7 +253,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     add(&path, run)
 }
 
-/// Adds a run to a record of this day and machine, in place of one that was made in the same way, or begins another record.
+/// Adds a run to a record of this day and machine, in place of one that was made in the same way, or begins one where there is none.
 fn add(path: &Path, run: CandleRun) -> Result<(), Box<dyn Error>> {
     let said = |error: &dyn Error| format!("{}: {error}", path.display());
     let fresh = Candle {
@@ -264,7 +264,9 @@ fn add(path: &Path, run: CandleRun) -> Result<(), Box<dyn Error>> {
     let there = path.exists().then(|| std::fs::read(path)).transpose().map_err(|error| said(&error))?;
     let there =
         there.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(|error| said(&error))?;
-    let record = with_run(there, fresh, run);
+    let record = with_run(there, fresh, run).ok_or_else(|| {
+        format!("{}: a record of another day or machine; name another file", path.display())
+    })?;
     std::fs::write(path, serde_json::to_string_pretty(&record)? + "\n").map_err(|error| said(&error).into())
 }
 

@@ -130,6 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let run = ModelRun {
         peer: format!("{PACKAGE} {}", locked_version()),
         model: model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        date: None,
         command: format!("peers model --rounds {rounds} --prompt {prompt} --generate {generate}"),
         versions: versions(),
         load: [before, load()],

@@ -23,7 +23,8 @@ pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}, {}\n", run.model, run.peer)?;
-    writeln!(out, "{}{}.\n", run.versions.join("; "), busy(run.others))?;
+    let day = run.date.as_ref().map_or(String::new(), |day| format!("{day}; "));
+    writeln!(out, "{day}{}{}.\n", run.versions.join("; "), busy(run.others))?;
     let sizes = &run.sizes;
     let mib = |bytes: u64| measured(bytes as f64 / 1048576.0);
     writeln!(
