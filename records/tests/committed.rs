@@ -117,3 +117,21 @@ fn a_run_is_added_to_a_record_of_its_machine() -> Result<(), Box<dyn Error>> {
     assert!(with(Some(&there), &again).is_none());
     Ok(())
 }
+
+/// Products of one library stay beside those of another that were measured on another day, which they say.
+#[test]
+fn products_of_another_day_say_that_day() -> Result<(), Box<dyn Error>> {
+    let there = records::<Products>("peers")?.into_iter().find(|record| record.runs.len() > 1);
+    let there = there.ok_or("a record of several runs")?;
+    let run = ProductRun { date: None, ..there.runs[0].clone() };
+    let fresh = Products { date: "2027-01-01".to_owned(), runs: Vec::new(), ..there.clone() };
+    let later = with_run(Some(there.clone()), fresh.clone(), run.clone()).ok_or("refused")?;
+    assert_eq!((&later.date, later.runs.len()), (&there.date, there.runs.len()));
+    assert_eq!(later.runs[..later.runs.len() - 1], there.runs[1..]);
+    let dated = ProductRun { date: Some(fresh.date.clone()), ..run.clone() };
+    assert_eq!(later.runs.last(), Some(&dated));
+    let mut elsewhere = fresh.clone();
+    elsewhere.machine.cores += 1;
+    assert!(with_run(Some(there), elsewhere, run).is_none());
+    Ok(())
+}
