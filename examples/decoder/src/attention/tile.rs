@@ -275,6 +275,16 @@ fn weigh<'s, const L: usize>(lanes: &mut Lanes<'s, L>, scale: f32, seen: &[u32; 
     *lanes.most = most;
 }
 
+/// Positions of a block that some queries see, those of lanes from `lane` on.
+#[derive(Clone, Copy)]
+struct Seen<'a, const L: usize> {
+    lane: usize,
+    weights: &'a [[f32; L]],
+    /// Elements of a head, position by position.
+    values: &'a [f32],
+    head: usize,
+}
+
 /// Fades the outputs of `N` queries, those of lanes from `lane` on, and adds the values of the positions that each sees: first those that
 /// the first one sees, and so all of them, then those behind them, one query after the other. `N`.
 #[inline(always)]
@@ -286,13 +296,18 @@ fn blend_seen<const L: usize, const N: usize, const W: usize>(
     values: &[f32],
 ) -> usize {
     let head = lanes.queries.len();
+    let by = |lane: usize, positions: Range<usize>| Seen {
+        lane,
+        weights: &lanes.weights[positions.clone()],
+        values: &values[positions.start * head..positions.end * head],
+        head,
+    };
     let all = seen(0);
-    let faded = std::array::from_fn(|i| lanes.faded[lane + i]);
-    blend::<L, N, W>(outs, faded, lane, lanes.weights, 0..all, values);
+    blend::<L, N, W>(outs, std::array::from_fn(|i| lanes.faded[lane + i]), by(lane, 0..all));
     for (i, out) in outs.chunks_mut(head).enumerate().take(N).skip(1) {
         let behind = all..seen(i);
         if !behind.is_empty() {
-            blend::<L, 1, W>(out, [1.0], lane + i, lanes.weights, behind, values);
+            blend::<L, 1, W>(out, [1.0], by(lane + i, behind));
         }
     }
     N
@@ -304,18 +319,14 @@ fn blend_seen<const L: usize, const N: usize, const W: usize>(
 fn blend<const L: usize, const N: usize, const W: usize>(
     outs: &mut [f32],
     faded: [f32; N],
-    lane: usize,
-    weights: &[[f32; L]; BLOCK],
-    seen: Range<usize>,
-    values: &[f32],
+    seen: Seen<'_, L>,
 ) {
-    let head = values.len() / BLOCK;
-    let whole = head - head % W;
+    let whole = seen.head - seen.head % W;
     for first in (0..whole).step_by(W) {
-        blend_slab::<L, N, W>(outs, faded, lane, weights, seen.clone(), values, first);
+        blend_slab::<L, N, W>(outs, faded, seen, first);
     }
-    for first in whole..head {
-        blend_slab::<L, N, 1>(outs, faded, lane, weights, seen.clone(), values, first);
+    for first in whole..seen.head {
+        blend_slab::<L, N, 1>(outs, faded, seen, first);
     }
 }
 
@@ -324,13 +335,10 @@ fn blend<const L: usize, const N: usize, const W: usize>(
 fn blend_slab<const L: usize, const N: usize, const W: usize>(
     outs: &mut [f32],
     faded: [f32; N],
-    lane: usize,
-    weights: &[[f32; L]; BLOCK],
-    seen: Range<usize>,
-    values: &[f32],
+    seen: Seen<'_, L>,
     first: usize,
 ) {
-    let head = values.len() / BLOCK;
+    let Seen { lane, weights, values, head } = seen;
     let mut sums = [[0.0f32; W]; N];
     for ((query, sums), faded) in sums.iter_mut().enumerate().zip(faded) {
         sums.copy_from_slice(&outs[query * head + first..][..W]);
@@ -338,8 +346,7 @@ fn blend_slab<const L: usize, const N: usize, const W: usize>(
             *sum *= faded;
         }
     }
-    for (weights, values) in weights[seen.clone()].iter().zip(values[seen.start * head..].chunks_exact(head))
-    {
+    for (weights, values) in weights.iter().zip(values.chunks_exact(head)) {
         let weights: &[f32; N] = weights[lane..].first_chunk().expect("lanes of all queries");
         let values: &[f32; W] = values[first..].first_chunk().expect("a whole slab");
         for (sums, &weight) in sums.iter_mut().zip(weights) {

@@ -2,7 +2,7 @@
 
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
-use super::record::{busy, header};
+use super::record::{another_day, busy, header};
 use gristmill_records::peers::{ModelRun, Models, OURS};
 use std::io::Write;
 
@@ -23,8 +23,7 @@ pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}, {}\n", run.model, run.peer)?;
-    let day = run.date.as_ref().map_or(String::new(), |day| format!("{day}; "));
-    writeln!(out, "{day}{}{}.\n", run.versions.join("; "), busy(run.others))?;
+    writeln!(out, "{}{}{}.\n", another_day(&run.date), run.versions.join("; "), busy(run.others))?;
     let sizes = &run.sizes;
     let mib = |bytes: u64| measured(bytes as f64 / 1048576.0);
     writeln!(

@@ -2,7 +2,7 @@
 
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
-use super::record::{COLUMNS, busy, counted, header, load};
+use super::record::{COLUMNS, another_day, busy, counted, header, load};
 use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub fn print(record: &Products, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(out, "### {}\n", run.peer)?;
-    let day = run.date.as_ref().map_or(String::new(), |day| format!("{day}; "));
+    let day = another_day(&run.date);
     writeln!(out, "{day}{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
     for note in &run.notes {
         writeln!(out, "- {note}")?;

@@ -29,6 +29,11 @@ pub fn load(load: [Option<f64>; 2]) -> String {
     format!("load average {before} before and {after} after (1 is the measurement alone)")
 }
 
+/// The day of a run that was made on another one than the record begins with, in front of what else is said of it.
+pub fn another_day(date: &Option<String>) -> String {
+    date.as_ref().map_or(String::new(), |day| format!("{day}; "))
+}
+
 /// What other programs took of the machine, behind what else is said of it; nothing where it was not measured.
 pub fn busy(others: Option<f64>) -> String {
     others.map_or(String::new(), |others| format!("; other programs kept {others:.2} processors busy"))
