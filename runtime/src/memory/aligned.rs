@@ -65,7 +65,8 @@ impl<T: Plain> Aligned<T> {
     pub(crate) fn long_lived(len: usize, threads: &Threads) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| SHARED.contains(bytes));
         let lines = bytes.unwrap_or(0).div_ceil(LINE);
-        let Some((chunk, start)) = bytes.and_then(|_| Chunk::cut(lines)) else {
+        static OPEN: OfProcess<OpenChunks> = OfProcess::new(OpenChunks::none());
+        let Some((chunk, start)) = bytes.and_then(|_| OPEN.lock()?.cut(lines)) else {
             return Aligned::zeroed_by(len, threads);
         };
         // SAFETY: so many lines were cut for this buffer, and nothing else refers to them.
@@ -269,25 +270,6 @@ impl Chunk {
         }
     }
 
-    /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
-    fn cut(lines: usize) -> Option<(Arc<Chunk>, NonNull<Line>)> {
-        /// The chunk that is cut from at present, and its first free line.
-        static OPEN: OfProcess<(Weak<Chunk>, usize)> = OfProcess::new((Weak::new(), 0));
-        let mut open = OPEN.lock()?;
-        let (chunk, from) = match open.0.upgrade().filter(|_| lines <= Chunk::LINES - open.1) {
-            Some(chunk) => (chunk, open.1),
-            None => {
-                let mut chunk = Chunk::new(Chunk::LINES)?;
-                prefer_huge_pages(chunk.room());
-                (Arc::new(chunk), 0)
-            }
-        };
-        *open = (Arc::downgrade(&chunk), from + lines);
-        // SAFETY: `from + lines` is at most the number of lines of the chunk.
-        let start = unsafe { chunk.start.add(from) };
-        Some((chunk, start))
-    }
-
     /// Returns the pages of lines that no buffer will have again to the system.
     fn give_back(start: NonNull<Line>, lines: usize) {
         #[cfg(all(target_os = "linux", not(miri)))]
@@ -303,6 +285,43 @@ impl Chunk {
         }
         #[cfg(any(not(target_os = "linux"), miri))]
         let _ = (start, lines);
+    }
+}
+
+/// The chunks that buffers are cut from at present, each with its first free line. More than one, since large and small tensors take turns
+/// in a model: the small ones fill what the large ones left.
+struct OpenChunks([(Weak<Chunk>, usize); 4]);
+
+impl OpenChunks {
+    const fn none() -> OpenChunks {
+        OpenChunks([const { (Weak::new(), Chunk::LINES) }; 4])
+    }
+
+    /// So many lines, at most [`Chunk::LINES`], that no other buffer has, and the chunk that they are part of.
+    fn cut(&mut self, lines: usize) -> Option<(Arc<Chunk>, NonNull<Line>)> {
+        let fits = self.0.iter_mut().find_map(|(chunk, free)| {
+            let from = *free;
+            let chunk = chunk.upgrade().filter(|_| lines <= Chunk::LINES - from)?;
+            *free += lines;
+            Some((chunk, from))
+        });
+        let (chunk, from) = match fits {
+            Some(fits) => fits,
+            None => {
+                let mut chunk = Chunk::new(Chunk::LINES)?;
+                prefer_huge_pages(chunk.room());
+                let chunk = Arc::new(chunk);
+                // In place of one that is gone, or of the one with the fewest lines left.
+                let full = self.0.iter_mut().max_by_key(|(chunk, free)| (chunk.strong_count() == 0, *free));
+                if let Some(full) = full {
+                    *full = (Arc::downgrade(&chunk), lines);
+                }
+                (chunk, 0)
+            }
+        };
+        // SAFETY: `from + lines` is at most the number of lines of the chunk.
+        let start = unsafe { chunk.start.add(from) };
+        Some((chunk, start))
     }
 }
 
@@ -404,6 +423,22 @@ mod tests {
             }
         }
         Ok(())
+    }
+
+    /// Tensors of layers of BitNet 2B at 1.6 bits a weight, two layers of which leave 5 MiB of a chunk: less than the largest takes.
+    #[test]
+    fn small_buffers_fill_what_large_ones_leave_of_a_chunk() {
+        let mut open = OpenChunks::none();
+        let layers = [2560 * 3840, 2560 * 2560, 2560 * 13824, 2560 * 6912].map(|weights: usize| weights / 5);
+        let (mut kept, mut bytes): (Vec<Arc<Chunk>>, usize) = (Vec::new(), 0);
+        for tensor in layers.into_iter().cycle().take(30 * layers.len()) {
+            let (chunk, _) = open.cut(tensor.div_ceil(LINE)).expect("memory");
+            bytes += tensor;
+            if !kept.iter().any(|held| Arc::ptr_eq(held, &chunk)) {
+                kept.push(chunk);
+            }
+        }
+        assert_eq!(kept.len(), bytes.div_ceil(CHUNK), "chunks for {bytes} bytes");
     }
 
     /// On a machine with one node all lies there; what is looked at is that shares of any size leave every byte zero and the buffer's own.
