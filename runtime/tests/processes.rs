@@ -74,6 +74,7 @@ fn the_environment_restricts() {
     let refused = chosen_with(&[("GRISTMILL_DISABLE", disabled)]);
     assert!(refused.contains("- matmul.tail2.{avx2.decode, scalar}: disabled by name"), "{refused}");
     assert!(refused.contains("help: lift the restriction (GRISTMILL_DISABLE)"), "{refused}");
+    assert_eq!(chosen_with(&[("GRISTMILL_DISABLE", "*.avx2.*")]), "matmul.tail2.scalar");
 }
 
 #[test]
@@ -82,6 +83,8 @@ fn nonsense_in_the_environment_is_an_error() {
     assert!(error.contains("GRISTMILL_ISA is `avx3`") && error.contains("did you mean `avx2`?"), "{error}");
     let error = chosen_with(&[("GRISTMILL_KERNEL", "matmul.tail2.scalr")]);
     assert!(error.contains("did you mean `matmul.tail2.scalar`?"), "{error}");
+    let error = chosen_with(&[("GRISTMILL_DISABLE", "matmul.tail2.scalar, *.avx3.*")]);
+    assert!(error.contains("unknown kernel `*.avx3.*`"), "{error}");
     let error = chosen_with(&[("GRISTMILL_TUNING", "/no/such/tuning")]);
     let expected =
         "error: environment variable GRISTMILL_TUNING is `/no/such/tuning`: the file can't be read: ";

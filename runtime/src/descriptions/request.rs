@@ -122,7 +122,7 @@ pub struct Restrict {
     pub isa: Option<Isa>,
     /// For the op and format of this kernel, only this kernel. Other ops and formats are not touched.
     pub kernel: Option<String>,
-    /// None of these kernels.
+    /// None of the kernels of these names, in which `*` stands for any characters: `*.amx-int8.*`.
     pub disabled: Vec<String>,
     /// None of these kernels either, by id; one that the registry lacks is none of its build. [`Quarantine::kernels`] gives them.
     pub quarantined: Vec<Quarantined>,
@@ -135,7 +135,7 @@ pub struct Restrict {
 
 impl Restrict {
     /// Reads `GRISTMILL_ISA` (a name such as `avx2`), `GRISTMILL_KERNEL` (a kernel's name),
-    /// `GRISTMILL_DISABLE` (kernel names, separated by commas), `GRISTMILL_PACKING` (a packing's name),
+    /// `GRISTMILL_DISABLE` (kernel names, also with `*`, separated by commas), `GRISTMILL_PACKING` (a packing's name),
     /// `GRISTMILL_PACKINGS` (`one` or `fastest`), and the kernels in the folder of `GRISTMILL_QUARANTINE`
     /// ([`Quarantine::from_env`], which lets first runs be marked there). Unset and empty mean no restriction.
     ///

@@ -33,7 +33,7 @@ impl Allowed {
         };
         let mut disabled = Vec::new();
         for name in &restrict.disabled {
-            disabled.push(registry.entry(name)?.index);
+            disabled.extend(registry.entries_like(name)?);
         }
         // One of another build, or of another package, is no mistake: a quarantine is for all of a machine.
         let place = |id| registry.entries.iter().position(|entry| entry.id == id);

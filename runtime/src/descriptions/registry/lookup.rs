@@ -77,4 +77,68 @@ impl Registry {
                 nearest: names::nearest(name, self.entries.iter().map(|entry| entry.name)),
             })
     }
+
+    /// Places of the entries of this name, in which `*` stands for any characters; at least one.
+    pub(crate) fn entries_like(&'static self, pattern: &str) -> Result<Vec<usize>, Error> {
+        if !pattern.contains('*') {
+            return Ok(vec![self.entry(pattern)?.index]);
+        }
+        let alike: Vec<usize> = (0..)
+            .zip(self.entries)
+            .filter(|(_, entry)| is_like(entry.name, pattern))
+            .map(|(i, _)| i)
+            .collect();
+        if alike.is_empty() {
+            return Err(Error::UnknownKernel { name: pattern.to_owned(), nearest: None });
+        }
+        Ok(alike)
+    }
+}
+
+/// Whether a name is `pattern`, in which `*` stands for any characters, also none.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let (between, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = name.strip_prefix(first).and_then(|name| name.strip_suffix(last));
+    // What comes between, each part as early as it can.
+    inner.is_some_and(|inner| {
+        let left = between.split('*').try_fold(inner, |left, part| Some(left.split_once(part)?.1));
+        left.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_like;
+
+    #[test]
+    fn stars_stand_for_any_characters() {
+        const NAME: &str = "matmul.q4_k.amx-int8.tiles";
+        for pattern in [
+            NAME,
+            "*",
+            "**",
+            "*.amx-int8.*",
+            "matmul.*",
+            "*tiles",
+            "matmul.*.tiles",
+            "m*.q4*8*s",
+            "*matmul*tiles*",
+        ] {
+            assert!(is_like(NAME, pattern), "{pattern}");
+        }
+        for pattern in [
+            "",
+            "matmul",
+            "*.amx",
+            "amx*",
+            "matmul.q4_k*k.amx-int8.tiles",
+            "*tiles*amx*",
+            "*.tiles.*",
+            "matmul.*s.tiles",
+        ] {
+            assert!(!is_like(NAME, pattern), "{pattern}");
+        }
+        assert!(is_like("", "*") && is_like("", "") && !is_like("", "a*"));
+    }
 }
