@@ -412,6 +412,7 @@ impl<'a> SourceTensor<'a> {
     /// `out` holds nothing of use.
     pub fn read_f32(&self, start: u64, out: &mut [f32]) -> Result<(), WeightError> {
         let float = self.float()?;
+        let width = float.width() as u64;
         let (elements, count) = (self.elements(), out.len() as u64);
         if start.checked_add(count).is_none_or(|end| end > elements) {
             return Err(WeightError::Range { tensor: self.name.to_owned(), elements, start, count });
@@ -419,7 +420,7 @@ impl<'a> SourceTensor<'a> {
         let mut first = start;
         for out in out.chunks_mut(PIECE) {
             // Below the bytes of the tensor, which fit 64 bits.
-            let piece = self.part(first * float.width(), out.len() as u64 * float.width())?;
+            let piece = self.part(first * width, out.len() as u64 * width)?;
             first += out.len() as u64;
             float.convert(&piece, out);
         }

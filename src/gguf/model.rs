@@ -17,9 +17,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Values that are converted at a time.
-const PIECE: usize = 1 << 18;
-
 /// How layers of a model are made. Nothing here is read from the environment unless [`LayerOptions::from_env`] made it.
 #[derive(Clone, Debug)]
 pub struct LayerOptions<'t> {
@@ -209,6 +206,24 @@ impl Model {
     /// [`ModelError::NoTensor`], [`ModelError::Type`], [`ModelError::NotFloats`], [`ModelError::Memory`],
     /// [`ModelError::NoData`]; [`ModelError::Transformed`].
     pub fn floats(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        // What is no tensor of floats is refused before there is memory for it.
+        self.floats_at(name, 0, &mut [])?;
+        let tensor = self.tensor(name)?;
+        let no_memory = || ModelError::Memory { tensor: name.to_owned(), elements: tensor.elements() };
+        let count = usize::try_from(tensor.elements()).map_err(|_| no_memory())?;
+        let mut values = Vec::new();
+        values.try_reserve_exact(count).map_err(|_| no_memory())?;
+        values.resize(count, 0.0);
+        self.floats_at(name, 0, &mut values)?;
+        Ok(values)
+    }
+
+    /// As [`Model::floats`], but the values from `first` on and as many as `out` has: rows of an embedding, or pieces of a matrix that is
+    /// quantized. Allocates nothing. After an error `out` holds nothing of use.
+    ///
+    /// # Errors
+    /// As for [`Model::floats`]; [`ModelError::NoData`] where the tensor has fewer.
+    pub fn floats_at(&self, name: &str, first: u64, out: &mut [f32]) -> Result<(), ModelError> {
         self.as_stored(name)?;
         let tensor = self.tensor(name)?;
         let float = match self.type_of(&tensor)? {
@@ -219,19 +234,17 @@ impl Model {
             TensorType::Tiled(tiled) => Err(tiled.layout.name()),
         };
         let float = float.map_err(|found| ModelError::NotFloats { tensor: name.to_owned(), found })?;
-        let no_memory = || ModelError::Memory { tensor: name.to_owned(), elements: tensor.elements() };
-        // Looked at before memory is asked for: what a damaged table says may be more than the file has.
-        let count = usize::try_from(tensor.elements()).map_err(|_| no_memory())?;
-        let mut values = Vec::new();
-        values.try_reserve_exact(count).map_err(|_| no_memory())?;
-        values.resize(count, 0.0);
-        let mut first = 0;
-        for out in values.chunks_mut(PIECE) {
-            let count = out.len() as u64;
-            float.convert(&tensor.part(first * float.width(), count * float.width())?, out);
-            first += count;
+        // On the stack, whatever there is to read.
+        let mut piece = [0; 16 << 10];
+        let width = float.width();
+        let mut start = first.saturating_mul(width as u64);
+        for out in out.chunks_mut(piece.len() / width) {
+            let bytes = &mut piece[..out.len() * width];
+            tensor.read(start, bytes)?;
+            float.convert(bytes, out);
+            start = start.saturating_add(bytes.len() as u64);
         }
-        Ok(values)
+        Ok(())
     }
 
     /// A vector of `length` values (a bias, the weights of a norm) as f32, whichever way a converter wrote it: with one

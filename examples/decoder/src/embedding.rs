@@ -1,7 +1,6 @@
 //! Vectors of tokens, read from the file row by row: it is in the page cache, and rows are few, so nothing is kept in memory.
 
 use crate::error::Error;
-use crate::floats::{Float, read_rows};
 use gristmill::gguf::{Model, TensorType};
 use gristmill::registry::FormatInfo;
 use gristmill::{CpuProfile, Embedder, Hadamard, Output, QuantizedMatrix, Recording, Request, Restrict};
@@ -23,7 +22,7 @@ pub struct Embedding {
 
 #[derive(Debug)]
 enum Kind {
-    Float(Float),
+    Floats,
     Format {
         embedder: Embedder,
         format: &'static FormatInfo,
@@ -40,10 +39,11 @@ impl Embedding {
     /// No kernel; a type that is neither a format nor f32, f16 or bf16.
     pub fn new(model: &Model, vocab: usize, k: usize, restrict: &Restrict) -> Result<Embedding, Error> {
         let (kind, length) = match model.tensor_type(NAME)? {
-            TensorType::Plain(plain) => match Float::of(plain) {
-                Some(float) => (Kind::Float(float), k * float.width()),
-                None => return Err(Error::Asked(format!("tensor `{NAME}` is of type {}", plain.name))),
-            },
+            TensorType::Plain(_) => {
+                // Says of which types values can be had.
+                model.floats_at(NAME, 0, &mut [])?;
+                (Kind::Floats, 0)
+            }
             TensorType::Tiled(tiled) => {
                 let layout = tiled.layout.name();
                 return Err(Error::Asked(format!(
@@ -71,7 +71,7 @@ impl Embedding {
     /// [`gristmill::Error::ForeignRecording`].
     pub fn record(&mut self, recording: &Recording) -> Result<(), Error> {
         match &mut self.kind {
-            Kind::Float(_) => Ok(()),
+            Kind::Floats => Ok(()),
             Kind::Format { embedder, .. } => Ok(embedder.record(Some(recording))?),
         }
     }
@@ -79,7 +79,7 @@ impl Embedding {
     /// Name of the kernel, where there is one.
     pub fn kernel(&self) -> Option<&'static str> {
         match &self.kind {
-            Kind::Float(_) => None,
+            Kind::Floats => None,
             Kind::Format { embedder, .. } => Some(embedder.entry().name),
         }
     }
@@ -92,9 +92,7 @@ impl Embedding {
         for (token, out) in tokens.iter().zip(out.chunks_mut(self.k)) {
             let token = *token as usize;
             match &self.kind {
-                Kind::Float(float) => {
-                    read_rows(model, NAME, *float, token, self.k, &mut self.bytes, out)?;
-                }
+                Kind::Floats => model.floats_at(NAME, (token * self.k) as u64, out)?,
                 Kind::Format { embedder, format, row_bytes, rows_bytes } => {
                     let Some(tensor) = model.file().tensor(NAME) else { continue };
                     let (row, tail) = self.bytes.split_at_mut(*row_bytes);

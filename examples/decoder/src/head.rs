@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::embedding;
 use crate::error::{Error, zeros};
-use crate::floats::{Float, read_rows};
+use crate::floats::Float;
 use crate::joint::{Joint, Source};
 use gristmill::gguf::{LayerOptions, Model, TensorType};
 use gristmill::registry::FormatInfo;
@@ -89,10 +89,7 @@ impl Head {
         source.check(model)?;
         match (format, found) {
             (Some(format), TensorType::Plain(plain)) => {
-                let Some(float) = Float::of(plain) else {
-                    return Err(Error::Asked(format!("tensor `{tensor}` is of type {}", plain.name)));
-                };
-                let quantizing = Quantizing::new(model, &source, float, format, options)?;
+                let quantizing = Quantizing::new(model, &source, format, options)?;
                 let (bytes, nmse) = quantizing.run(options)?;
                 let matrix = QuantizedMatrix::new(quantizing.format, n, k, &bytes)?;
                 let layer = Linear::new(model.registry(), &matrix, &options.linear, options.threads)?;
@@ -113,7 +110,6 @@ impl Head {
 struct Quantizing<'m> {
     model: &'m Model,
     source: &'m Source,
-    float: Float,
     format: &'static FormatInfo,
     quantizer: Quantizer,
     dequantizer: Dequantizer,
@@ -123,7 +119,6 @@ impl<'m> Quantizing<'m> {
     fn new(
         model: &'m Model,
         source: &'m Source,
-        float: Float,
         format: &str,
         options: &LayerOptions<'_>,
     ) -> Result<Quantizing<'m>, Error> {
@@ -140,7 +135,7 @@ impl<'m> Quantizing<'m> {
         let prepare = |request: Request<'_>| registry.prepare_for(&request, CpuProfile::detect(), &restrict);
         let quantizer = Quantizer::new(&prepare(Request::quantize(format, None, n, k))?.decide_as_asked())?;
         let dequantizer = Dequantizer::new(&prepare(Request::dequantize(format, n, k))?.decide_as_asked())?;
-        Ok(Quantizing { model, source, float, format: info, quantizer, dequantizer })
+        Ok(Quantizing { model, source, format: info, quantizer, dequantizer })
     }
 
     /// All bytes in the new format, and how far they are from what the file has.
@@ -154,8 +149,7 @@ impl<'m> Quantizing<'m> {
         options.threads.chunks(&mut bytes, PIECE * row_bytes, |piece, out| {
             let rows = PIECE.min(n - piece * PIECE);
             let mut values: Vec<f32> = zeros("rows of the head", rows * k)?;
-            let mut raw: Vec<u8> = zeros("rows of the head", rows * k * self.float.width())?;
-            read_rows(self.model, &self.source.tensor, self.float, piece * PIECE, k, &mut raw, &mut values)?;
+            self.model.floats_at(&self.source.tensor, (piece * PIECE * k) as u64, &mut values)?;
             self.quantizer.run(&values, rows, k, out)?;
             let mut back: Vec<f32> = zeros("a row of the head", k)?;
             let matrix = QuantizedMatrix::new(self.format, rows, k, out)?;

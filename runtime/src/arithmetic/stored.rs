@@ -27,7 +27,7 @@ impl StoredFloat {
     }
 
     /// Bytes of an element.
-    pub fn width(self) -> u64 {
+    pub fn width(self) -> usize {
         match self {
             StoredFloat::F32 => 4,
             StoredFloat::F16 | StoredFloat::Bf16 => 2,

@@ -187,6 +187,17 @@ fn floats_are_exact_whatever_they_are() -> Outcome {
     assert_eq!(model.vector("blk.0.bias", 3)?, [1.0, -2.0, f32::INFINITY]);
     assert_eq!(model.vector("blk.0.row", 3)?, [1.0, -2.0, f32::NEG_INFINITY]);
     assert_eq!(model.floats("blk.0.plain.weight")?, [0.5; 512]);
+    let mut some = [7.0; 2];
+    model.floats_at("blk.0.bias", 1, &mut some)?;
+    assert_eq!(some, [-2.0, f32::INFINITY]);
+    model.floats_at("blk.0.bias", 3, &mut [])?;
+    for first in [2, 3, u64::MAX / 4, u64::MAX] {
+        let error = model.floats_at("blk.0.bias", first, &mut some).expect_err("behind its end");
+        assert!(
+            matches!(&error, ModelError::NoData { .. }) && error.to_string().contains("`blk.0.bias`"),
+            "{error}"
+        );
+    }
     let error = model.vector("blk.0.row", 4).expect_err("another length");
     assert_eq!(error.to_string(), "tensor `blk.0.row` is a vector of 3 values, expected 4");
     let error = model.vector("blk.0.plain.weight", 512).expect_err("a matrix");
@@ -196,6 +207,8 @@ fn floats_are_exact_whatever_they_are() -> Outcome {
     );
     for (name, found) in [("blk.0.ids", "i32"), ("token_embd.weight", "i2_s")] {
         let error = model.floats(name).expect_err("no floats");
+        assert!(matches!(&error, ModelError::NotFloats { found: of, .. } if *of == found), "{error}");
+        let error = model.floats_at(name, 0, &mut []).expect_err("no floats");
         assert!(matches!(&error, ModelError::NotFloats { found: of, .. } if *of == found), "{error}");
     }
     Ok(())
