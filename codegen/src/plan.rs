@@ -38,7 +38,7 @@ pub(crate) use search::{KMinPlan, Runs, SearchPlan};
 pub use superblock::{RunTerm, SuperBlock};
 pub(crate) use term::Term;
 pub use terms::{Integers, TermTypes};
-pub use tiles::{TileOperands, Tiles};
+pub use tiles::{TileOperands, TileSums, Tiles};
 
 /// Elements of k that the buffer of a staged product holds of each of its rows, unless a super-block has more: with thirty-two rows half
 /// of a first cache of 32 or 48 KiB, so that activations have the other half.
@@ -379,6 +379,12 @@ impl<'a> MatmulPlan<'a> {
     pub fn apart(&self, staged: &Staged<'a>) -> (MatmulPlan<'a>, MatmulPlan<'a>) {
         let decode = MatmulPlan { staged: None, step: 1, ..self.clone() };
         (decode, MatmulPlan { staged: None, pack: staged.operands.clone(), prefetch: None, ..self.clone() })
+    }
+
+    /// Fewest tokens for which it pays, whatever its variant says.
+    pub fn least_tokens(&self) -> u64 {
+        let staged = self.staged.as_ref().map(|staged| staged.least_tokens(&self.primitives));
+        staged.or(self.tiles.map(|tiles| tiles.least_tokens(&self.pack))).unwrap_or(0)
     }
 
     /// Whether operands are multiplied as i16 with activations that are widened once for each run instead of for each vector of rows.

@@ -656,7 +656,7 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
 }
 
 /// A matrix unit serves rows that are one run and super-blocks; whether values times integers of runs fit a byte is worked out, and so is
-/// what fits the buffer. Sums that are scaled every 32 k are left to vectors.
+/// what fits the buffer. Runs of 32 k that have an f32 and no minimum pay from some tokens on, those with a minimum or of 16 k do not.
 #[test]
 fn tiles_hold_values_times_the_integers_of_their_runs() {
     let set = set();
@@ -680,7 +680,15 @@ fn tiles_hold_values_times_the_integers_of_their_runs() {
     for format in ["q3_k", "q6_k", "iq1_s", "iq2_xs", "iq3_s", "iq4_xs"] {
         assert_eq!(tiles(format, "tiles"), Some((Digits, 256, 64)), "{format}");
     }
-    for every_32 in ["q4_0", "q8_0", "q5_1", "mxfp4", "nvfp4", "q1_0"] {
-        assert_eq!(tiles(every_32, "tiles"), None, "{every_32}");
+    for every_32 in ["q4_0", "q5_0", "q8_0", "mxfp4", "iq4_nl", "q1_0"] {
+        assert_eq!(tiles(every_32, "tiles"), Some((Values, 512, 32)), "{every_32}");
     }
+    for no_gain in ["q4_1", "q5_1", "nvfp4"] {
+        assert_eq!(tiles(no_gain, "tiles"), None, "{no_gain}");
+    }
+    let least = |format| {
+        let variant = variant(&set, |v| v.label == "tiles");
+        planned(&set, shipped_format(&set, format), variant, |resolved| resolved.least_tokens())
+    };
+    assert_eq!(["i2_s", "tq2_0", "q4_k", "q4_0", "q8_0"].map(least), [0, 0, 0, 32, 48]);
 }

@@ -37,6 +37,7 @@ mod superblocks;
 mod terms;
 mod text;
 mod tile_products;
+mod tile_runs;
 mod tile_steps;
 mod tiles;
 mod trits;

@@ -123,10 +123,7 @@ fn packed(planned: PackedPlan<'_>) -> Packed<'_> {
                 (None, None) => matmul::emit(&resolved),
             },
             words: resolved.describe(),
-            limits: Limits {
-                m_min: resolved.staged.as_ref().map_or(0, |staged| staged.least_tokens(&resolved.primitives)),
-                k_max: resolved.k_max,
-            },
+            limits: Limits { m_min: resolved.least_tokens(), k_max: resolved.k_max },
             pack: resolved.pack,
         },
         PackedPlan::Lookup(resolved) => Packed {

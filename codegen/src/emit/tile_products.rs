@@ -1,11 +1,11 @@
 //! Products of one tile of k by a matrix unit, and where their sums are.
 
 use super::sums::needs_sum;
-use crate::plan::{MatmulPlan, TileOperands, Tiles};
+use crate::plan::{MatmulPlan, TileOperands, TileSums, Tiles};
 
 /// The call that adds the products of one tile of k to the sums: activations from `x` on (an expression), operands from element `from` on, for so
-/// many tiles of `tokens`.
-pub(super) fn add(tiles: &Tiles, x: &str, from: &str, tokens: &str) -> String {
+/// many `vectors` of rows and tiles of `tokens`.
+pub(super) fn add(tiles: &Tiles, x: &str, from: &str, vectors: &str, tokens: &str) -> String {
     let operands = format!(
         "amx::Operands {{
              x: {x},
@@ -15,10 +15,12 @@ pub(super) fn add(tiles: &Tiles, x: &str, from: &str, tokens: &str) -> String {
          }}"
     );
     match tiles.operands {
-        TileOperands::Differences => format!("amx::unsigned::<V, {tokens}>({operands});"),
-        TileOperands::Values | TileOperands::Scaled => format!("amx::signed::<V, {tokens}>({operands});"),
-        TileOperands::Digits => format!("amx::digits::<V>({operands}, HIGH);"),
-        TileOperands::SplitIntegers(_) => format!("amx::unsigned_digits::<V>({operands}, HIGH);"),
+        TileOperands::Differences => format!("amx::unsigned::<{vectors}, {tokens}>({operands});"),
+        TileOperands::Values | TileOperands::Scaled => {
+            format!("amx::signed::<{vectors}, {tokens}>({operands});")
+        }
+        TileOperands::Digits => format!("amx::digits::<{vectors}>({operands}, HIGH);"),
+        TileOperands::SplitIntegers(_) => format!("amx::unsigned_digits::<{vectors}>({operands}, HIGH);"),
     }
 }
 
@@ -34,5 +36,9 @@ pub(super) fn uncorrected(plan: &MatmulPlan<'_>, tiles: &Tiles) -> bool {
 
 /// The most tokens that are multiplied at once.
 pub(super) fn tokens_at_once(tiles: &Tiles) -> &'static str {
-    if tiles.operands.in_digits() { "amx::TOKENS" } else { "(2 * amx::TOKENS)" }
+    if tiles.operands.in_digits() || tiles.sums == TileSums::InRegisters {
+        "amx::TOKENS"
+    } else {
+        "(2 * amx::TOKENS)"
+    }
 }

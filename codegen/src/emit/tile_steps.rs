@@ -6,11 +6,11 @@
 use super::function::Function;
 use super::matmul::epilogue_by_token;
 use super::runs;
-use super::sums::zero_point;
 use super::superblock_terms;
 use super::terms;
-use super::tile_products::{add, sum_of, tokens_at_once, uncorrected};
-use crate::lower::ir::{f32, i32};
+use super::tile_products::{add, sum_of, tokens_at_once};
+use super::tile_runs;
+use crate::lower::ir::i32;
 use crate::plan::{MatmulPlan, SuperBlock, Term, TileOperands, Tiles};
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ fn products(tiles: &Tiles, features: &str) -> String {
          let operands = of.operands;
          {}
          if k + TILE_K == STEP_K {{ {} }}",
-        by_tokens(&|tokens| add(tiles, "of.x.add(k)", "k", tokens)),
+        by_tokens(&|tokens| add(tiles, "of.x.add(k)", "k", "V", tokens)),
         by_tokens(&|tokens| format!("amx::store::<V, {tokens}>(of.of_tiles);")),
     );
     let why = "the caller answers for the buffers of `a`, see `MatmulArgs`, for the step and the tiles";
@@ -192,28 +192,17 @@ fn by_superblock(plan: &MatmulPlan<'_>, tiles: &Tiles, superblock: &SuperBlock) 
 
 /// Runs with an f32 each.
 fn by_k_group(plan: &MatmulPlan<'_>, tiles: &Tiles) -> Scaling {
-    let (format, types) = (plan.format, plan.pack.terms);
-    let rows = plan.pack.packing.rows;
-    let place = format!("{} * {rows}", types.of_unit("unit"));
     let mut terms = runs::terms_of_k_groups(plan);
-    for term in format.terms() {
+    for term in plan.format.terms() {
         let _ = writeln!(
             terms,
             "let mut {name} = [simd::splat_f32(0.0); V];
              for i in 0..V {{ {name}[i] = {}; }}",
-            terms::load(types, term, &place),
+            tile_runs::term(plan, term),
             name = term.one(),
         );
     }
-    let mut of_token = String::new();
-    if uncorrected(plan, tiles) || format.offset {
-        of_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");
-    }
-    of_token.push_str(&terms::x_scale(format, "(token + t)", "unit", tiles.step));
-    let sum = match uncorrected(plan, tiles) {
-        true => format!("simd::add({}, {})", sum_of("t"), zero_point(plan)),
-        false => sum_of("t"),
-    };
-    let x_sum = format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
-    Scaling { step: "unit", terms, of_token, of_sum: terms::add(format, "y", &sum, x_sum, of_vector) }
+    let of_token = tile_runs::of_token(plan, tiles);
+    let of_sum = tile_runs::add_scaled(plan, tiles, "y", &sum_of("t"), of_vector);
+    Scaling { step: "unit", terms, of_token, of_sum }
 }

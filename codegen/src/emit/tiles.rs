@@ -2,7 +2,7 @@
 //!
 //! The unit sums 64 k of sixteen rows and sixteen tokens at once, so what is done with its sums decides the speed. Where runs have
 //! integers, each value is multiplied with that of its run before it goes into the buffer: a product of both fits in two bytes, the unit sums up
-//! over a whole super-block, and low and high bytes are put together once. The unit and vectors take turns: after each tile of k that the unit is
+//! over a whole super-block, and low and high bytes are put together once ([`tile_steps`]; runs of few k with an f32 each: [`tile_runs`]). The unit and vectors take turns: after each tile of k that the unit is
 //! given of the next super-block or run, vectors scale the sums of some tokens of the last one.
 
 use super::function::{Function, constants};
@@ -11,8 +11,8 @@ use super::staged;
 use super::sums::zero_point;
 use super::superblock_terms;
 use super::tile_products::{add, sum_of, tokens_at_once, uncorrected};
-use super::tile_steps;
-use crate::plan::{MatmulPlan, TileOperands, Tiles, enabled};
+use super::{tile_runs, tile_steps};
+use crate::plan::{MatmulPlan, TileOperands, TileSums, Tiles, enabled};
 
 /// Tokens whose sums wait at once; codes are decoded anew for the next ones.
 const TOKENS: u32 = 6 * Tiles::TOKENS;
@@ -31,7 +31,6 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
             _ => operand,
         }),
     };
-    let scaled_steps = plan.format.k_group != 0;
     let mut head: Vec<(&str, &dyn std::fmt::Display, &str)> = vec![
         ("ROWS", &plan.pack.packing.rows, "Rows of a panel."),
         ("CODES_K", &plan.pack.tile.k, "Elements of a row in a tile of codes."),
@@ -43,8 +42,13 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     let operands = format!("[u8; {} * ROWS]", tiles.bytes_of_a_row());
     let mut fields =
         vec![("Operands, four k of all rows of a panel side by side.", "operands", operands.as_str())];
-    if scaled_steps {
-        head.push(("SUMS", &"4 * amx::TOKENS * LANES", "Sums of all tiles of a step."));
+    let sums_of_step = match tiles.sums {
+        TileSums::OfRows => None,
+        TileSums::OfSteps => Some("4 * amx::TOKENS * LANES"),
+        TileSums::InRegisters => Some("amx::TOKENS * LANES"),
+    };
+    if let Some(sums) = &sums_of_step {
+        head.push(("SUMS", sums, "Sums of all tiles of a step."));
         fields.push((
             "Sums of tiles, those that are scaled and the next ones.",
             "of_tiles",
@@ -64,10 +68,10 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
         runs,
         staged::buffer("vectors and tiles", &fields),
         stage,
-        if scaled_steps {
-            tile_steps::functions(plan, tiles, &features)
-        } else {
-            tile(plan, tiles, &features)
+        match tiles.sums {
+            TileSums::OfRows => tile(plan, tiles, &features),
+            TileSums::OfSteps => tile_steps::functions(plan, tiles, &features),
+            TileSums::InRegisters => tile_runs::functions(plan, tiles, &features),
         },
         panel(plan, tiles, &features),
         staged::matmul(plan, &features, around),
@@ -119,7 +123,7 @@ fn tile(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
         features,
         declaration: "unsafe fn tile<const V: usize, const X: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize, count: usize)",
     };
-    let products = |from: &str| add(tiles, &format!("x.add({from})"), from, "X");
+    let products = |from: &str| add(tiles, &format!("x.add({from})"), from, "V", "X");
     let body = format!(
         "let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
          let sums = (&raw mut (*part.buffer).sums.0).cast::<i32>().add(at * ROWS);
@@ -170,9 +174,10 @@ fn panel(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
          } else {
              tile::<V, 1>(a, part, row, token, token - begin, count);
          }";
-    let (begin, multiply, end) = match plan.format.k_group {
-        0 => ("", whole_rows, ""),
-        _ => (tile_steps::BEGIN, tile_steps::MULTIPLY, tile_steps::END),
+    let (begin, multiply, end) = match tiles.sums {
+        TileSums::OfRows => ("", whole_rows, ""),
+        TileSums::OfSteps => (tile_steps::BEGIN, tile_steps::MULTIPLY, tile_steps::END),
+        TileSums::InRegisters => ("", tile_runs::MULTIPLY, ""),
     };
     let body = format!(
         "let mut token = begin;

@@ -9,6 +9,12 @@ const BUFFER: u32 = 512;
 /// Most k of a tile.
 const TILE_K: u32 = 64;
 
+/// Fewest k of a run with an f32 of its own.
+const LEAST_K: u32 = 32;
+
+/// Most k of a step whose sums are scaled in registers. With more it pays that the unit's tiles are multiplied with each other two by two.
+const FEW_K: u32 = 64;
+
 /// What the unit multiplies with activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileOperands {
@@ -50,11 +56,24 @@ impl TileOperands {
     }
 }
 
+/// How the unit's sums become those of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileSums {
+    /// Integer sums of a whole row.
+    OfRows,
+    /// Sums of steps: f32 sums wait in the buffer, and vectors scale those of some tokens between the products of the next step.
+    OfSteps,
+    /// Sums of steps of few k: f32 sums of a tile stay in registers until its part of a row ends.
+    InRegisters,
+}
+
 /// The buffer of operands, and how the unit goes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
     /// Form of the operands.
     pub operands: TileOperands,
+    /// What becomes of their sums.
+    pub sums: TileSums,
     /// Elements of k that are never apart: a super-block, a run, or a tile of codes where a row is one run.
     pub step: u32,
     /// Steps that the buffer holds.
@@ -69,26 +88,39 @@ impl Tiles {
     /// Most tokens that are computed at once.
     pub const TOKENS: u32 = 32;
 
-    /// The tiles for `pack`; none where runs end within a tile of codes, or where sums have to be scaled every few k: vectors take as long
-    /// for that as for the products (`q4_0`, on the first processors that have the unit).
+    /// The tiles for `pack`; none where runs end within a tile of codes, or where vectors take as long to scale the sums of runs as for the
+    /// products: with an f32 each 16 k (`nvfp4`), or each 32 k and a minimum (`q4_1`).
     pub(super) fn new(plan: &FormatPlan<'_>, pack: &PackPlan<'_>) -> Option<Tiles> {
         if plan.k_group == 0 {
             // Whole tiles, but at the end of a row; about as many as fit.
             let whole = lcm(pack.tile.k.into(), TILE_K.into()) as u32;
             let steps = ((BUFFER + whole / 2) / whole).max(1) * whole / pack.tile.k;
-            return Some(Tiles { operands: plain(plan), step: pack.tile.k, steps, k: TILE_K });
+            let sums = TileSums::OfRows;
+            return Some(Tiles { operands: plain(plan), sums, step: pack.tile.k, steps, k: TILE_K });
         }
         if !plan.k_group.is_multiple_of(pack.tile.k) {
             return None;
         }
+        let few_k = plan.superblock.is_none() && plan.k_group <= FEW_K;
         let (operands, step) = match &plan.superblock {
             Some(superblock) => (scaled(plan, superblock)?, plan.k_group * superblock.runs),
-            None if pack.shifted.is_none() && plan.k_group >= TILE_K => (plain(plan), plan.k_group),
-            None => return None,
+            None if few_k && (plan.k_group < LEAST_K || plan.offset) => return None,
+            None => (plain(plan), plan.k_group),
         };
+        let sums = if few_k { TileSums::InRegisters } else { TileSums::OfSteps };
         let k = (1..=TILE_K / 4).rev().map(|fours| 4 * fours).find(|&k| step.is_multiple_of(k))?;
         let bytes = step * operands.bytes();
-        (bytes <= 4 * BUFFER).then_some(Tiles { operands, step, steps: (BUFFER / bytes).max(1), k })
+        (bytes <= 4 * BUFFER).then_some(Tiles { operands, sums, step, steps: (BUFFER / bytes).max(1), k })
+    }
+
+    /// Fewest tokens for which it pays. A tile of a few takes the unit nearly as long as one of sixteen: on a Xeon, one thread, `q4_0` takes
+    /// 0.86 of the vectors' speed at 17 tokens, 1.05 times at 33; `q8_0`, whose codes vectors multiply as they are, 0.95 times at 33.
+    pub(crate) fn least_tokens(&self, pack: &PackPlan<'_>) -> u64 {
+        match self.sums {
+            TileSums::OfRows | TileSums::OfSteps => 0,
+            TileSums::InRegisters if pack.bits() == 8 => 48,
+            TileSums::InRegisters => 32,
+        }
     }
 
     /// What is multiplied, in words.

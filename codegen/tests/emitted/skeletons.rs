@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 20] = [
+const RUST: [(&str, &str, &str); 21] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
     ("avx2_split_runs", "q8_0", "matmul_avx2_decode_"),
@@ -20,6 +20,7 @@ const RUST: [(&str, &str, &str); 20] = [
     ("avx2_staged_signs", "iq4_xs", "matmul_avx2_batch_"),
     ("avx512_staged_words", "iq4_xs", "matmul_avx512_batch_"),
     ("avx512_tiles", "i2_s", "matmul_avx512_avx512vnni_amxint8_tiles_"),
+    ("avx512_tiles_of_runs", "q4_0", "matmul_avx512_avx512vnni_amxint8_tiles_"),
     ("avx512_tiles_of_digits", "q4_k", "matmul_avx512_avx512vnni_amxint8_tiles_"),
     ("avx2_lookup", "q1_0", "matmul_avx2_lookup_"),
     ("neon_i8mm", "i2_s", "matmul_neon_dotprod_i8mm_prefill_"),
