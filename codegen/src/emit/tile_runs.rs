@@ -1,7 +1,7 @@
 //! Products by a matrix unit whose sums are scaled every few k: runs that have an f32 each.
 //!
-//! Here vectors have as much to do as the unit, so what they hold matters: the f32 sums of sixteen rows and sixteen tokens stay in registers
-//! while a part of a row passes. The unit is given the next run before the last one is scaled.
+//! Here vectors have as much to do as the unit, so what they hold matters: the f32 accumulators of sixteen rows and sixteen tokens stay in
+//! registers while a part of a row passes. The unit is given the next run before the last one is scaled.
 
 use super::function::Function;
 use super::matmul::epilogue_by_token;
@@ -63,7 +63,7 @@ fn multiply(plan: &MatmulPlan<'_>, tiles: &Tiles, features: &str) -> String {
     }
     let sum = "simd::load(sums.add(t * LANES).cast())";
     let body = format!(
-        "// A constant, for which sums stay in registers.
+        "// A constant, for which accumulators stay in registers.
          let count = if ALL {{ amx::TOKENS }} else {{ count }};
          let x = a.x.add(token * a.x_stride);
          let operands = (&raw const (*part.buffer).operands.0).cast::<u8>();
@@ -133,7 +133,6 @@ pub(super) fn add_scaled(
         true => format!("simd::add({sum}, {})", zero_point(plan)),
         false => sum.to_string(),
     };
-    // From i32 in every lane: an instruction, where a scalar takes a conversion and a broadcast.
-    let x_sum = plan.format.offset.then(|| f32("simd::to_f32(simd::splat(x_sum))"));
+    let x_sum = plan.format.offset.then(|| f32("simd::splat_f32(x_sum as f32)"));
     terms::add(plan.format, y, &corrected, x_sum, number)
 }

@@ -63,7 +63,7 @@ pub enum TileSums {
     OfRows,
     /// Sums of steps: f32 sums wait in the buffer, and vectors scale those of some tokens between the products of the next step.
     OfSteps,
-    /// Sums of steps of few k: f32 sums of a tile stay in registers until its part of a row ends.
+    /// Sums of steps of few k: f32 accumulators of a tile stay in registers until its part of a row ends.
     InRegisters,
 }
 

@@ -65,7 +65,6 @@ impl<T: Plain> Aligned<T> {
     pub(crate) fn long_lived(len: usize, threads: &Threads) -> Result<Aligned<T>, Error> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| SHARED.contains(bytes));
         let lines = bytes.unwrap_or(0).div_ceil(LINE);
-        static OPEN: OfProcess<OpenChunks> = OfProcess::new(OpenChunks::none());
         let Some((chunk, start)) = bytes.and_then(|_| OPEN.lock()?.cut(lines)) else {
             return Aligned::zeroed_by(len, threads);
         };
@@ -291,6 +290,9 @@ impl Chunk {
 /// The chunks that buffers are cut from at present, each with its first free line. More than one, since large and small tensors take turns
 /// in a model: the small ones fill what the large ones left.
 struct OpenChunks([(Weak<Chunk>, usize); 4]);
+
+/// Those of this process.
+static OPEN: OfProcess<OpenChunks> = OfProcess::new(OpenChunks::none());
 
 impl OpenChunks {
     const fn none() -> OpenChunks {
