@@ -121,8 +121,8 @@ impl Dot {
     }
 }
 
-/// What the operands of a staged product are where they are values times the integers of their runs: products are summed up over a
-/// super-block, and scaled once.
+/// What the operands of a staged product are where they are not what codes stand for: values times the integers of their runs, so that
+/// products are summed up over a super-block, and scaled once; or values alone, as wide as they are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaled {
     /// Bytes, less this number.
@@ -132,31 +132,36 @@ pub enum Scaled {
         /// Half of what is left, which is even: what is odd times what is odd.
         halved: bool,
     },
-    /// i16: the first and the third of each four k, and behind those of all rows the second and the fourth.
+    /// i16: the first and the third of each four k, and behind those of all rows the second and the fourth. Where runs have no
+    /// integers, values alone.
     Words,
 }
 
 impl Scaled {
-    /// The narrowest that holds all products and whose sums over a super-block fit in 32 bits; none where `primitives` have none, or
-    /// where operands would be widened for nothing else: `wide`, they are in any case.
-    fn new(
-        plan: &FormatPlan<'_>,
-        superblock: &SuperBlock,
-        primitives: &Primitives,
-        wide: bool,
-    ) -> Option<Scaled> {
-        let (least, most) = superblock.products((plan.min(), plan.max()));
-        let k = u64::from(plan.k_group * superblock.runs);
+    /// The narrowest that holds all products and whose sums over a super-block, or a run, fit in 32 bits; none where `primitives` have
+    /// none, or where operands would be widened for nothing else: `wide`, they are in any case. With AVX-512 it costs up to 8 % (Zen 4,
+    /// `q8_0`) to widen values ahead that are not multiplied by anything.
+    fn new(plan: &FormatPlan<'_>, primitives: &Primitives, wide: bool) -> Option<Scaled> {
+        let values = (plan.min(), plan.max());
+        let (least, most) = match &plan.superblock {
+            Some(superblock) => superblock.products(values),
+            None => (values.0.into(), values.1.into()),
+        };
+        let k = u64::from(plan.k_group * plan.runs());
         let exact = |largest: i64| 128 * k * largest.unsigned_abs() <= i32::MAX as u64;
-        let byte = u8::MAX.into();
-        let halved = most - least > byte && superblock.products_are_odd(&plan.values);
-        // From an odd number odd ones are an even distance away; the least is 0 where all are positive.
-        let zero = if halved && least % 2 == 0 { least - 1 } else { least };
-        if primitives.times && (most - zero) >> u32::from(halved) <= byte && exact(most - zero) {
-            return Some(Scaled::Bytes { zero: zero as i32, halved });
+        if let (Some(superblock), true) = (&plan.superblock, primitives.times) {
+            let byte = u8::MAX.into();
+            let halved = most - least > byte && superblock.products_are_odd(&plan.values);
+            // From an odd number odd ones are an even distance away; the least is 0 where all are positive.
+            let zero = if halved && least % 2 == 0 { least - 1 } else { least };
+            if (most - zero) >> u32::from(halved) <= byte && exact(most - zero) {
+                return Some(Scaled::Bytes { zero: zero as i32, halved });
+            }
         }
         let fits = |product: i64| i16::try_from(product).is_ok() && exact(product);
-        let words = wide && primitives.words && plan.k_group.is_multiple_of(WORDS_K);
+        let runs = plan.k_group != 0 && plan.k_group.is_multiple_of(WORDS_K);
+        let pays = plan.superblock.is_some() || primitives.stages;
+        let words = wide && primitives.words && runs && pays;
         (words && fits(least) && fits(most)).then_some(Scaled::Words)
     }
 }
@@ -182,8 +187,8 @@ pub struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     /// The buffer for `pack` and tiles of so many `tokens`; none where it would save nothing, or where each tile has to decode codes for itself. `wide`:
-    /// two products leave i16, so each takes more instructions, behind which taking codes apart hides less; with `signs` operands stay
-    /// bytes all the same.
+    /// two products leave i16, so each takes more instructions, behind which taking codes apart hides less; with `signs` operands may
+    /// stay bytes all the same.
     fn new(
         plan: &FormatPlan<'_>,
         pack: &PackPlan<'a>,
@@ -196,8 +201,7 @@ impl<'a> Staged<'a> {
             0 => pack.tile.k,
             k_group => k_group * plan.runs(),
         };
-        let scaled =
-            plan.superblock.as_ref().and_then(|of| Scaled::new(plan, of, primitives, wide && !signs));
+        let scaled = Scaled::new(plan, primitives, wide);
         let in_pairs = tokens > 1 && (!wide || signs);
         let integers = scaled.is_none() && primitives.sum_pairs && plan.superblock.is_some() && in_pairs;
         let costly = pack.costly() || wide && pack.fields > 1;
@@ -205,13 +209,14 @@ impl<'a> Staged<'a> {
         if scaled.is_none() && !integers && !costly && !plain {
             return None;
         }
-        // On Zen 3 `q2_k` and `q3_k`, which keep integers, are 4 to 8 % slower at 8 tokens, and others up to 3 % at 16.
-        let least = match (plain, integers) {
+        let words = scaled == Some(Scaled::Words);
+        // On Zen 3 `q2_k` and `q3_k`, which keep integers, are 4 to 8 % slower at 8 tokens, and others up to 3 % at 16; so is `q8_0` on Zen 4,
+        // whose codes are only widened.
+        let least = match (plain || words && pack.fields == 1, integers) {
             (false, _) => 0,
             (true, true) => 16,
             (true, false) => 32,
         };
-        let words = scaled == Some(Scaled::Words);
         let bytes = matches!(scaled, Some(Scaled::Bytes { .. }));
         let mut operands = pack.operands(plan, primitives.direct || words, bytes || integers)?;
         // A tile for each run, whose sums need no registers beside those that they are widened into before it ends. With the signs of
@@ -236,8 +241,8 @@ impl<'a> Staged<'a> {
     pub(crate) fn least_tokens(&self, primitives: &Primitives) -> u64 {
         match self.scaled {
             Some(Scaled::Bytes { halved, .. }) if halved || primitives.lanes < 16 => 24,
-            None => self.least,
-            _ => 0,
+            Some(Scaled::Bytes { .. }) => 0,
+            Some(Scaled::Words) | None => self.least,
         }
     }
 
@@ -320,6 +325,8 @@ impl<'a> MatmulPlan<'a> {
             }
             _ => None,
         };
+        // As i16 operands have no need of them.
+        let signs = signs && staged.as_ref().is_none_or(|staged| staged.scaled != Some(Scaled::Words));
         let tiles = match variant.strategy {
             Strategy::Tiles if primitives.tiles && rows <= packing.rows => Tiles::new(plan, &pack),
             _ => None,
@@ -394,6 +401,12 @@ impl<'a> MatmulPlan<'a> {
         self.dot == Dot::Wide && k_group != 0 && whole
     }
 
+    /// Whether activations that staged operands are multiplied with as i16 are widened for a whole part of a row at once, instead of for each
+    /// run. AVX2's tiles have few tokens, so that they stay near: on Zen 4 `iq4_nl` is 6 % faster, and `iq4_xs` with AVX-512, 5 % slower.
+    pub fn widens_parts(&self) -> bool {
+        self.primitives.stages
+    }
+
     /// Whether the sums of activations of the runs of a super-block are put side by side two by two, once for all rows of a tile.
     pub fn sums_in_pairs(&self) -> bool {
         let eights = |of: &SuperBlock| of.runs.is_multiple_of(2 * SUM_PAIRS);
@@ -465,6 +478,7 @@ impl<'a> MatmulPlan<'a> {
             Some((Some(Scaled::Bytes { zero, halved }), _)) => {
                 format!("times integers of runs less {zero}, {}", if halved { "halved, " } else { "" })
             }
+            Some((Some(Scaled::Words), _)) if self.format.superblock.is_none() => "as i16, ".to_string(),
             Some((Some(Scaled::Words), _)) => "times integers of runs as i16, ".to_string(),
         };
         let waiting = self.staged.as_ref().map(|staged| staged.step * staged.steps);

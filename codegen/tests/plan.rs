@@ -531,10 +531,10 @@ fn operands_are_staged_where_that_saves_something() {
     assert_eq!(staged("q5_0", "batch", None), Some((32, 16, None)));
     assert_eq!(staged("i2_s", "dense_batch", None), Some((20, 25, None)));
     // The first of these is AVX2's, where operands above 127 are widened.
-    assert_eq!(staged("iq4_nl", "batch", None), Some((32, 16, None)));
-    for plain in ["q8_0", "mxfp4"] {
-        assert_eq!(staged(plain, "batch", None), None, "{plain}");
+    for wide in ["iq4_nl", "q8_0"] {
+        assert_eq!(staged(wide, "batch", None), Some((32, 8, Some(Scaled::Words))), "{wide}");
     }
+    assert_eq!(staged("mxfp4", "batch", None), None);
     // AVX2 stages codes that take a shift and a mask too; AVX-512 leaves them.
     assert_eq!(staged("i2_s", "batch", None), Some((16, 32, None)));
     let of_avx512 = variant(&set, |v| v.isa == Isa::Avx512 && v.requires.is_empty() && v.label == "batch");
@@ -566,7 +566,6 @@ fn integers_of_runs_wait_with_operands() {
     // Runs of sixteen fit as they are, and some values of `iq2_xs` are odd.
     assert_eq!(of("iq1_m"), (true, false, Dot::Pairs { tiles: 1 }));
     assert_eq!(of("iq2_xs"), (true, false, Dot::PairsWithin { fields: 1 }));
-    assert_eq!(of("iq4_xs"), (true, false, Dot::PairsWithin { fields: 1 }));
 }
 
 /// Activations are widened once for all rows where a run holds whole vectors of them; a row of any length does not.
@@ -644,11 +643,12 @@ fn operands_are_products_with_integers_where_those_fit_a_byte() {
     assert_eq!(staged(without, "q2_k"), None);
     assert_eq!(staged(without, "q3_k"), Some(None));
 
-    // As i16 where operands become that in any case: -127 * 32 is their least. With their signs they stay bytes.
-    assert_eq!(staged(without, "iq4_xs"), Some(Some(Scaled::Words)));
-    assert_eq!(staged(batch(Isa::Avx2, false), "iq4_xs"), Some(None));
-    for variant in [without, batch(Isa::Avx2, false)] {
-        assert_eq!(staged(variant, "iq4_nl"), Some(None), "its runs have no integers");
+    // As i16 where operands become that in any case: -127 * 32 is their least. Values alone on AVX2: runs of these have no integers.
+    let avx2 = batch(Isa::Avx2, false);
+    for (format, of_avx512) in [("iq4_xs", Some(Some(Scaled::Words))), ("iq4_nl", Some(None)), ("q8_0", None)]
+    {
+        assert_eq!(staged(without, format), of_avx512, "{format}");
+        assert_eq!(staged(avx2, format), Some(Some(Scaled::Words)), "{format}");
     }
     for plain in ["iq4_xs", "iq4_nl"] {
         assert_eq!(staged(vnni, plain), None, "{plain}: a shuffle hides behind products");

@@ -54,7 +54,7 @@ pub fn shape_name(plan: &MatmulPlan<'_>) -> String {
                 let halved = if halved { "_halved" } else { "" };
                 write!(name, "_scaled_from{}{halved}", zero.unsigned_abs())
             }
-            Some(Scaled::Words) => write!(name, "_scaled_words"),
+            Some(Scaled::Words) => write!(name, "_words"),
         };
     }
     if let Some(tiles) = plan.tiles {

@@ -1,7 +1,7 @@
 //! Products whose runs have an f32 each: the integer sum of each run is scaled and added to the f32 sums of the rows.
 
 use super::operands::{LINE, Over, guard, split};
-use super::sums::{integer_sums, needs_sum, zero_point};
+use super::sums::{integer_sums, needs_sum, sums_of_words, zero_point};
 use super::terms;
 use crate::lower::ir::f32;
 use crate::plan::{Dot, MatmulPlan};
@@ -19,6 +19,8 @@ pub(super) struct Extent {
     pub integers: bool,
     /// Codes are half of the operands.
     pub halved: bool,
+    /// Codes are values as i16.
+    pub words: bool,
 }
 
 impl Extent {
@@ -29,6 +31,7 @@ impl Extent {
         y: "[[simd::splat_f32(0.0); V]; T]",
         integers: false,
         halved: false,
+        words: false,
     };
 
     /// The range of super-blocks of `runs` runs, or of runs.
@@ -91,9 +94,13 @@ pub(super) fn by_k_group(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     let pack = &plan.pack;
     let tiles = format.k_group_tiles(pack.tile.k);
     let rows = pack.packing.rows;
-    let mut sums = start(plan);
-    let at = format!("{} * {tiles}", extent.counted("unit"));
-    sums.push_str(&integer_sums(plan, Over::From { first: &at, count: tiles }, needs_sum(plan)));
+    let unit = extent.counted("unit");
+    let mut sums = if extent.words {
+        format!("let mut dot = [[simd::zero(); V]; T];\n{}", sums_of_words(plan, &unit))
+    } else {
+        let at = format!("{unit} * {tiles}");
+        start(plan) + &integer_sums(plan, Over::From { first: &at, count: tiles }, needs_sum(plan))
+    };
     let mut per_token = String::new();
     if format.offset {
         per_token.push_str("let x_sum = *a.x_sums.add((token + t) * a.units + unit);\n");

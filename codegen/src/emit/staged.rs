@@ -67,7 +67,8 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let k = staged.step * staged.steps;
     let tokens = TOKENS.next_multiple_of(plan.tokens);
     let times_bytes = times_bytes(staged.operand_bytes());
-    let head = constants(&[
+    let fours = plan.format.k_group / 4;
+    let mut head = constants(&[
         ("ROWS", &rows, "Rows of a panel."),
         ("CODES_K", &plan.pack.tile.k, "Elements of a row in a tile of codes."),
         ("TILE_K", &staged.operands.tile.k, "Elements of a row in a tile of operands."),
@@ -80,6 +81,13 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
     let mut fields = vec![("Operands, tile by tile.", "operands", operands.as_str())];
     if staged.integers {
         fields.push(("The integers of their runs, run by run.", "integers", "[u8; STEPS * RUNS * ROWS * 4]"));
+    }
+    let words = format!("[i32; {} * {} * 2 * FOURS]", staged.steps * plan.format.runs(), plan.tokens);
+    if staged.scaled == Some(Scaled::Words) {
+        head += &constants(&[("FOURS", &fours, "Fours of k in a run.")]);
+        if plan.widens_parts() {
+            fields.push(("Activations of a tile of tokens as i16, run by run.", "words", words.as_str()));
+        }
     }
     let runs = match &plan.format.superblock {
         Some(superblock) if staged.scaled.is_some() || staged.integers => {
@@ -130,7 +138,7 @@ fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> Strin
                 format!("to.add({to}).cast::<simd::I>().write({operand});")
             },
         ),
-        None => stage(plan, features, |operand| operand),
+        None => stage_values(plan, features, |operand| operand),
         Some(Scaled::Bytes { zero, halved }) => stage_products(plan, features, 1, |field| {
             let times = if halved { "half_of_times" } else { "times" };
             format!(
@@ -138,40 +146,56 @@ fn stage_of(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> Strin
                 place_of_operands(field, 1)
             )
         }),
-        Some(Scaled::Words) => stage_products(plan, features, 2, |field| {
-            format!(
-                "let (even, odd) = simd::times_words(w{field}[i], factors[i], {min}, 0);
-                 let to = to.add({});
-                 to.cast::<simd::I>().write(even);
-                 to.add(4 * ROWS).cast::<simd::I>().write(odd);",
-                place_of_operands(field, 2)
-            )
-        }),
+        Some(Scaled::Words) => {
+            let words = |field, factor| {
+                format!(
+                    "let (even, odd) = simd::times_words(w{field}[i], {factor}, {min}, 0);
+                     let to = to.add({});
+                     to.cast::<simd::I>().write(even);
+                     to.add(4 * ROWS).cast::<simd::I>().write(odd);",
+                    place_of_operands(field, 2)
+                )
+            };
+            match plan.format.superblock {
+                Some(_) => stage_products(plan, features, 2, |field| words(field, "factors[i]")),
+                None => stage(plan, features, 2, |field| words(field, "simd::factor(simd::splat(1))")),
+            }
+        }
     }
 }
 
-/// The function that decodes a part. `stored`: what is written of a vector of operands.
-pub(super) fn stage(plan: &MatmulPlan<'_>, features: &str, stored: impl Fn(String) -> String) -> String {
-    let fields: String = in_order(plan)
+/// The function that decodes a part whose operands are bytes. `stored`: what is written of a vector of them.
+pub(super) fn stage_values(
+    plan: &MatmulPlan<'_>,
+    features: &str,
+    stored: impl Fn(String) -> String,
+) -> String {
+    stage(plan, features, 1, |field| {
+        let to = place_of_operands(field, 1);
+        format!("to.add({to}).cast::<simd::I>().write({});", stored(format!("w{field}[i]")))
+    })
+}
+
+/// The statements that decode all fields of a tile, each with what `write` says of vector `i`.
+fn decode_fields(plan: &MatmulPlan<'_>, write: impl Fn(u32) -> String) -> String {
+    in_order(plan)
         .into_iter()
-        .map(|field| {
-            let to = place_of_operands(field, 1);
-            format!(
-                "{}
-                 for i in 0..V {{ to.add({to}).cast::<simd::I>().write({}); }}\n",
-                decode(plan, field),
-                stored(format!("w{field}[i]"))
-            )
-        })
-        .collect();
+        .map(|field| format!("{}\nfor i in 0..V {{ {} }}\n", decode(plan, field), write(field)))
+        .collect()
+}
+
+/// The function that decodes a part. `write`: the statement that writes vector `i` of the operands of a field, so many `bytes` each.
+fn stage(plan: &MatmulPlan<'_>, features: &str, bytes: u32, write: impl Fn(u32) -> String) -> String {
     let body = format!(
         "for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {{
              let at = tile * TILE_OF_CODES;
              {}
              {fields}
-             to = to.add(CODES_K * ROWS);
+             to = to.add(CODES_K * ROWS{times_bytes});
          }}",
         load(plan),
+        fields = decode_fields(plan, write),
+        times_bytes = times_bytes(bytes),
     );
     let doc = "The operands of `V` vectors of rows from `row` in a part.";
     Staging { doc, constants: "", pointers: "", answers: "the codes and the buffer", body: &body }
@@ -264,10 +288,6 @@ fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn
         pointers.push_str(&superblock_terms::flag_words(plan, superblock));
     }
     pointers.push_str(of.pointers);
-    let fields: String = in_order(plan)
-        .into_iter()
-        .map(|field| format!("{}\nfor i in 0..V {{ {} }}\n", decode(plan, field), write(field)))
-        .collect();
     let body = format!(
         "for block in part.first..part.last {{
              {flags}
@@ -287,6 +307,7 @@ fn stage_runs(plan: &MatmulPlan<'_>, features: &str, of: &OfRuns, write: impl Fn
         integers = superblock_terms::integers_of_run(plan),
         kept = of.kept,
         load = load(plan),
+        fields = decode_fields(plan, write),
         times_bytes = times_bytes(of.bytes),
     );
     let staging = Staging {
@@ -308,6 +329,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
         y: "if part.first == 0 { [[simd::splat_f32(0.0); V]; T] } else { waiting.read() }",
         integers: staged.integers,
         halved: staged.halved,
+        words: staged.scaled == Some(Scaled::Words),
     };
     let (vector, name) = if float { ("F", "y") } else { ("I", "dot") };
     let sums = match (plan.format.k_group, &plan.format.superblock) {
@@ -332,6 +354,16 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
         features,
         declaration: "unsafe fn tile<const V: usize, const T: usize>(a: &MatmulArgs, part: Part, row: usize, token: usize, at: usize)",
     };
+    let words = when(extent.words && plan.widens_parts(), || {
+        format!(
+            "// Long before the loads that broadcast them: one that follows the store of its bytes at once waits for it.
+             let words = (&raw mut (*part.buffer).words.0).cast::<[[[i32; FOURS]; 2]; T]>();
+             for run in 0..(part.last - part.first) * {} {{
+                 for t in 0..T {{ (*words.add(run))[t] = simd::words(x[t].add(4 * FOURS * run)); }}
+             }}",
+            plan.format.runs()
+        )
+    });
     let body = format!(
         "let mut codes = [(&raw const (*part.buffer).operands.0).cast::<u8>(); V];
          for i in 1..V {{ codes[i] = codes[0].add(i * LANES * 4); }}
@@ -339,6 +371,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
          let waiting = (&raw mut (*part.buffer).sums.0).cast::<u32>().add(at * ROWS).cast::<[[simd::{vector}; V]; T]>();
          let mut x = [a.x; T];
          for t in 0..T {{ x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K); }}
+         {words}
          {sums}
          if part.last < steps(a) {{
              waiting.write({name});

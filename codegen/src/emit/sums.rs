@@ -3,7 +3,7 @@
 use super::matrix;
 use super::operands::{
     Over, POSITION, each_tile, load, multiply, multiply_fields, multiply_split, multiply_words, place, table,
-    words,
+    words, words_of_four,
 };
 use crate::plan::{Dot, MatmulPlan};
 use crate::text::when;
@@ -147,6 +147,32 @@ fn sums_by_token(plan: &MatmulPlan<'_>, over: Over<'_>, start: bool, widened: Wi
         ),
     };
     format!("{table}{loops}\n")
+}
+
+/// Statements that add to `dot[t][i]` the products of run `run` of a buffer (an expression), whose operands are values as i16.
+pub(super) fn sums_of_words(plan: &MatmulPlan<'_>, run: &str) -> String {
+    let widened = match plan.widens_parts() {
+        true => format!("let words = &*words.add({run});\n"),
+        false => words("FOURS", &format!("4 * FOURS * {run}")),
+    };
+    format!(
+        "{widened}
+         for four in 0..FOURS {{
+             let at = ({run} * FOURS + four) * TILE;
+             let mut w = [[simd::zero(); 2]; V];
+             for i in 0..V {{
+                 w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
+             }}
+             for t in 0..T {{
+                 {words_of_four}
+                 for i in 0..V {{
+                     dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
+                     dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
+                 }}
+             }}
+         }}\n",
+        words_of_four = words_of_four("four"),
+    )
 }
 
 /// Statements that multiply fields where they stand in the byte, each into sums of its own.

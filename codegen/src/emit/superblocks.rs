@@ -1,8 +1,8 @@
 //! Products whose runs have integers: sums are multiplied with those, added up over a super-block, and scaled once.
 
-use super::operands::{Over, guard, split, words, words_of_four};
+use super::operands::{Over, guard, split};
 use super::runs::{Extent, start};
-use super::sums::{integer_sums, needs_sum, sums_times_factors};
+use super::sums::{integer_sums, needs_sum, sums_of_words, sums_times_factors};
 use super::superblock_terms::{
     self, constants, flag_words, flags_of_runs, integers_of_pair, integers_of_run, terms_of_superblocks,
     values_of_words,
@@ -234,18 +234,12 @@ pub(super) fn by_products(
     scaled: Scaled,
 ) -> String {
     let terms = terms_of_superblocks(plan, superblock, false);
-    let (constant, sums) = match scaled {
-        Scaled::Bytes { zero, halved } => {
-            (String::new(), sums_of_bytes(plan, superblock, extent, zero, halved))
-        }
-        Scaled::Words => (
-            format!("/// Fours of k in a run.\nconst FOURS: usize = {};\n", plan.format.k_group / 4),
-            sums_of_words(extent),
-        ),
+    let sums = match scaled {
+        Scaled::Bytes { zero, halved } => sums_of_bytes(plan, superblock, extent, zero, halved),
+        Scaled::Words => sums_of_superblock_of_words(plan, extent),
     };
     format!(
-        "{constant}
-         {terms}
+        "{terms}
          let mut y = {y};
          for block in {blocks} {{
              {sums}
@@ -289,30 +283,11 @@ fn sums_of_bytes(
 }
 
 /// The same with operands as i16.
-fn sums_of_words(extent: &Extent) -> String {
+fn sums_of_superblock_of_words(plan: &MatmulPlan<'_>, extent: &Extent) -> String {
     format!(
         "let mut dot = [[simd::zero(); V]; T];
-         for run in 0..RUNS {{
-             let first = ({block} * RUNS + run) * FOURS;
-             {words}
-             for four in 0..FOURS {{
-                 let at = (first + four) * TILE;
-                 let mut w = [[simd::zero(); 2]; V];
-                 for i in 0..V {{
-                     w[i] = [simd::load(codes[i].add(at)), simd::load(codes[i].add(at + 4 * ROWS))];
-                 }}
-                 for t in 0..T {{
-                     {words_of_four}
-                     for i in 0..V {{
-                         dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
-                         dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
-                     }}
-                 }}
-             }}
-         }}\n",
-        block = extent.counted("block"),
-        words = words("FOURS", "4 * first"),
-        words_of_four = words_of_four("four"),
+         for run in 0..RUNS {{ {} }}\n",
+        sums_of_words(plan, &format!("({} * RUNS + run)", extent.counted("block"))),
     )
 }
 

@@ -26,7 +26,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, tiles: &Tiles) -> String {
     };
     let stage = match &plan.format.superblock {
         Some(_) => stage(plan, tiles, &features),
-        None => staged::stage(plan, &features, |operand| match tiles.operands {
+        None => staged::stage_values(plan, &features, |operand| match tiles.operands {
             TileOperands::Values if plan.format.min() != 0 => format!("amx::values({operand}, a.min)"),
             _ => operand,
         }),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// File, format, and what the name of the module begins with.
-const RUST: [(&str, &str, &str); 21] = [
+const RUST: [(&str, &str, &str); 22] = [
     ("avx2_decode", "i2_s", "matmul_avx2_decode_"),
     ("avx2_prefill_runs", "q4_0", "matmul_avx2_prefill_"),
     ("avx2_split_runs", "q8_0", "matmul_avx2_decode_"),
@@ -17,7 +17,8 @@ const RUST: [(&str, &str, &str); 21] = [
     ("avx512_dense_ternary", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_decode_"),
     ("avx512_dense_ternary_staged", "i2_s", "matmul_avx512_avx512vnni_avx512vbmi_dense_batch_"),
     ("avx2_staged_superblocks", "q6_k", "matmul_avx2_batch_"),
-    ("avx2_staged_signs", "iq4_xs", "matmul_avx2_batch_"),
+    ("avx2_signs", "iq4_xs", "matmul_avx2_prefill_"),
+    ("avx2_staged_words", "iq4_nl", "matmul_avx2_batch_"),
     ("avx512_staged_words", "iq4_xs", "matmul_avx512_batch_"),
     ("avx512_tiles", "i2_s", "matmul_avx512_avx512vnni_amxint8_tiles_"),
     ("avx512_tiles_of_runs", "q4_0", "matmul_avx512_avx512vnni_amxint8_tiles_"),

@@ -1,4 +1,4 @@
-pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_scaled_words {
+pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_words {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx512::{self as simd, LANES};
     use std::mem::MaybeUninit;
@@ -16,6 +16,8 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
     const STEPS: usize = 1;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
+    /// Fours of k in a run.
+    const FOURS: usize = 8;
     /// Runs of a super-block.
     const RUNS: usize = 8;
     /// Words that its terms take in a panel.
@@ -174,8 +176,6 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K);
             }
-            /// Fours of k in a run.
-            const FOURS: usize = 8;
             let mut scales = [a.scales.cast::<u16>(); V];
             for i in 0..V {
                 let row = row + i * LANES;
@@ -190,16 +190,17 @@ pub mod matmul_avx512_batch_r32k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_sca
             for block in part.first..part.last {
                 let mut dot = [[simd::zero(); V]; T];
                 for run in 0..RUNS {
-                    let first = ((block - part.first) * RUNS + run) * FOURS;
-                    // As i16, once for all rows.
                     let mut words = [[[0; FOURS]; 2]; T];
                     for t in 0..T {
-                        words[t] = simd::words(x[t].add(4 * first));
+                        words[t] = simd::words(
+                            x[t].add(4 * FOURS * ((block - part.first) * RUNS + run)),
+                        );
                     }
                     // Broadcast from memory by loads alone; in registers each would be a permutation.
                     let words = std::hint::black_box(&words);
                     for four in 0..FOURS {
-                        let at = (first + four) * TILE;
+                        let at = (((block - part.first) * RUNS + run) * FOURS + four)
+                            * TILE;
                         let mut w = [[simd::zero(); 2]; V];
                         for i in 0..V {
                             w[i] = [

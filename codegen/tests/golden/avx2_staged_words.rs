@@ -1,4 +1,4 @@
-pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs_staged {
+pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32_q8_0_scales_centred_f16_words {
     use ::gristmill::runtime::abi::MatmulArgs;
     use ::gristmill::runtime::simd::avx2::{self as simd, LANES};
     use std::mem::MaybeUninit;
@@ -7,28 +7,26 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     /// Elements of a row in a tile of codes.
     const CODES_K: usize = 8;
     /// Elements of a row in a tile of operands.
-    const TILE_K: usize = 8;
+    const TILE_K: usize = 4;
     /// Bytes of a tile of operands: all rows of a panel.
-    const TILE: usize = TILE_K * ROWS;
+    const TILE: usize = TILE_K * ROWS * 2;
     /// Elements of k that are never apart.
-    const STEP_K: usize = 256;
+    const STEP_K: usize = 32;
     /// Steps that are decoded at once.
-    const STEPS: usize = 2;
+    const STEPS: usize = 8;
     /// Tokens whose sums wait at once.
     const TOKENS: usize = 192;
-    /// Runs of a super-block.
-    const RUNS: usize = 8;
-    /// Words that its terms take in a panel.
-    const WORDS: usize = 40;
+    /// Fours of k in a run.
+    const FOURS: usize = 8;
     /// At an address that vectors want.
     #[repr(align(64))]
     struct Aligned<T>(T);
     /// What stays in the caches while tokens pass by.
     struct Buffer {
         /// Operands, tile by tile.
-        operands: Aligned<[u8; 512 * ROWS]>,
-        /// The integers of their runs, run by run.
-        integers: Aligned<[u8; STEPS * RUNS * ROWS * 4]>,
+        operands: Aligned<[u8; 256 * ROWS * 2]>,
+        /// Activations of a tile of tokens as i16, run by run.
+        words: Aligned<[i32; 8 * 4 * 2 * FOURS]>,
         /// The sums of a token in the order of its rows.
         sums: Aligned<[u32; TOKENS * ROWS]>,
     }
@@ -39,7 +37,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
         first: usize,
         last: usize,
     }
-    /// The operands of `V` vectors of rows from `row` in a part, and the integers of their runs.
+    /// The operands of `V` vectors of rows from `row` in a part.
     ///
     /// # Safety
     ///
@@ -48,13 +46,11 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     unsafe fn stage<const V: usize>(a: &MatmulArgs, part: Part, row: usize) {
         /// Bytes of a tile of codes.
         const TILE_OF_CODES: usize = 64;
-        /// Tiles of codes of a run.
-        const TILES: usize = STEP_K / RUNS / CODES_K;
         /// The prefetch distance in bytes: weights are read once and perhaps from memory.
         const PREFETCH_DISTANCE: usize = 4096;
         /// Rows to a cache line of codes.
         const LINE: usize = 16;
-        // SAFETY: of the whole function: the caller answers for the codes, the integers and the buffer.
+        // SAFETY: of the whole function: the caller answers for the codes and the buffer.
         unsafe {
             let mut codes = [a.codes.add(row / ROWS * a.stride + row % ROWS * 4); V];
             for i in 1..V {
@@ -70,72 +66,58 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             let after = row + V * LANES;
             let next = (after / ROWS * a.stride + after % ROWS * 4)
                 .wrapping_sub(row / ROWS * a.stride + row % ROWS * 4 + a.stride);
-            let table = simd::values(simd::table(&*a.table), a.min);
-            let mut scale_integers = [a.scales.cast::<i8>(); V];
-            for i in 0..V {
-                let row = row + i * LANES;
-                let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
-                scale_integers[i] = panel.add(8).cast::<i8>().add(row % ROWS);
-            }
-            let mut integers = (&raw mut (*part.buffer).integers.0).cast::<u8>();
+            let table = simd::table(&*a.table);
             let mut to = (&raw mut (*part.buffer).operands.0).cast::<u8>();
-            for block in part.first..part.last {
-                for run in 0..RUNS {
-                    let mut factors = [simd::zero(); V];
-                    for i in 0..V {
-                        factors[i] = simd::factor(
-                            simd::integers(
-                                scale_integers[i].add(block * WORDS * 4 + run * ROWS),
-                            ),
-                        );
-                    }
-                    for i in 0..V {
-                        integers.add(i * LANES * 4).cast::<simd::I>().write(factors[i]);
-                    }
-                    integers = integers.add(4 * ROWS);
-                    for tile in 0..TILES {
-                        let at = ((block * RUNS + run) * TILES + tile) * TILE_OF_CODES;
-                        let mut packed0 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
-                        }
-                        let ahead = if V * LANES == ROWS
-                            || at + PREFETCH_DISTANCE < a.stride
-                        {
-                            at + PREFETCH_DISTANCE
-                        } else {
-                            (at + PREFETCH_DISTANCE).wrapping_add(next)
-                        };
-                        for i in 0..V {
-                            if (i * LANES).is_multiple_of(LINE) {
-                                simd::prefetch(codes[i].wrapping_add(ahead));
-                            }
-                        }
-                        let mut w0 = [simd::zero(); V];
-                        for i in 0..V {
-                            w0[i] = simd::lookup(
-                                table,
-                                simd::and(packed0[i], simd::bytes(0xf)),
-                            );
-                        }
-                        for i in 0..V {
-                            to.add(i * LANES * 4).cast::<simd::I>().write(w0[i]);
-                        }
-                        let mut w1 = [simd::zero(); V];
-                        for i in 0..V {
-                            w1[i] = simd::lookup(
-                                table,
-                                simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
-                            );
-                        }
-                        for i in 0..V {
-                            to.add(4 * ROWS + i * LANES * 4)
-                                .cast::<simd::I>()
-                                .write(w1[i]);
-                        }
-                        to = to.add(CODES_K * ROWS);
+            for tile in part.first * STEP_K / CODES_K..part.last * STEP_K / CODES_K {
+                let at = tile * TILE_OF_CODES;
+                let mut packed0 = [simd::zero(); V];
+                for i in 0..V {
+                    packed0[i] = simd::load(codes[i].add(at));
+                }
+                let ahead = if V * LANES == ROWS || at + PREFETCH_DISTANCE < a.stride {
+                    at + PREFETCH_DISTANCE
+                } else {
+                    (at + PREFETCH_DISTANCE).wrapping_add(next)
+                };
+                for i in 0..V {
+                    if (i * LANES).is_multiple_of(LINE) {
+                        simd::prefetch(codes[i].wrapping_add(ahead));
                     }
                 }
+                let mut w0 = [simd::zero(); V];
+                for i in 0..V {
+                    w0[i] = simd::lookup(table, simd::and(packed0[i], simd::bytes(0xf)));
+                }
+                for i in 0..V {
+                    let (even, odd) = simd::times_words(
+                        w0[i],
+                        simd::factor(simd::splat(1)),
+                        a.min,
+                        0,
+                    );
+                    let to = to.add(i * LANES * 4);
+                    to.cast::<simd::I>().write(even);
+                    to.add(4 * ROWS).cast::<simd::I>().write(odd);
+                }
+                let mut w1 = [simd::zero(); V];
+                for i in 0..V {
+                    w1[i] = simd::lookup(
+                        table,
+                        simd::and(simd::shift::<4>(packed0[i]), simd::bytes(0xf)),
+                    );
+                }
+                for i in 0..V {
+                    let (even, odd) = simd::times_words(
+                        w1[i],
+                        simd::factor(simd::splat(1)),
+                        a.min,
+                        0,
+                    );
+                    let to = to.add(8 * ROWS + i * LANES * 4);
+                    to.cast::<simd::I>().write(even);
+                    to.add(4 * ROWS).cast::<simd::I>().write(odd);
+                }
+                to = to.add(CODES_K * ROWS * 2);
             }
         }
     }
@@ -159,7 +141,6 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             for i in 1..V {
                 codes[i] = codes[0].add(i * LANES * 4);
             }
-            let integers = (&raw const (*part.buffer).integers.0).cast::<u8>();
             let waiting = (&raw mut (*part.buffer).sums.0)
                 .cast::<u32>()
                 .add(at * ROWS)
@@ -168,79 +149,67 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
             for t in 0..T {
                 x[t] = a.x.add((token + t) * a.x_stride + part.first * STEP_K);
             }
-            let mut scales = [a.scales.cast::<u16>(); V];
-            for i in 0..V {
+            // Long before the loads that broadcast them: one that follows the store of its bytes at once waits for it.
+            let words = (&raw mut (*part.buffer).words.0)
+                .cast::<[[[i32; FOURS]; 2]; T]>();
+            for run in 0..(part.last - part.first) {
+                for t in 0..T {
+                    (*words.add(run))[t] = simd::words(x[t].add(4 * FOURS * run));
+                }
+            }
+            let mut scales = [a
+                .scales
+                .cast::<u16>()
+                .add(row / ROWS * ROWS * a.units + row % ROWS); V];
+            for i in 1..V {
                 let row = row + i * LANES;
-                let panel = a.scales.add(row / ROWS * (a.units / RUNS * WORDS));
-                scales[i] = panel.cast::<u16>().add(row % ROWS);
+                scales[i] = if ROWS.is_multiple_of(V * LANES) {
+                    scales[0].add(i * LANES)
+                } else {
+                    a.scales.cast::<u16>().add(row / ROWS * ROWS * a.units + row % ROWS)
+                };
             }
             let mut y = if part.first == 0 {
                 [[simd::splat_f32(0.0); V]; T]
             } else {
                 waiting.read()
             };
-            for block in part.first..part.last {
-                let mut total = [[simd::zero(); V]; T];
-                for run in 0..RUNS {
-                    let mut factors = [simd::zero(); V];
+            for unit in part.first..part.last {
+                let mut dot = [[simd::zero(); V]; T];
+                let words = &*words.add(unit - part.first);
+                for four in 0..FOURS {
+                    let at = ((unit - part.first) * FOURS + four) * TILE;
+                    let mut w = [[simd::zero(); 2]; V];
                     for i in 0..V {
-                        factors[i] = simd::load(
-                            integers
-                                .add(
-                                    ((block - part.first) * RUNS + run) * ROWS * 4
-                                        + i * LANES * 4,
-                                ),
-                        );
+                        w[i] = [
+                            simd::load(codes[i].add(at)),
+                            simd::load(codes[i].add(at + 4 * ROWS)),
+                        ];
                     }
-                    for tile in ((block - part.first) * RUNS + run)
-                        * 4..((block - part.first) * RUNS + run) * 4 + 4
-                    {
-                        let (at, k) = (tile * TILE, tile * TILE_K);
-                        let mut packed0 = [simd::zero(); V];
+                    for t in 0..T {
+                        let [even, odd] = [
+                            simd::splat(words[t][0][four]),
+                            simd::splat(words[t][1][four]),
+                        ];
                         for i in 0..V {
-                            packed0[i] = simd::load(codes[i].add(at));
-                        }
-                        let w0 = packed0;
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k));
-                            for i in 0..V {
-                                total[t][i] = simd::add_products(
-                                    total[t][i],
-                                    simd::signed_pairs(simd::zero_pairs(), w0[i], x),
-                                    factors[i],
-                                );
-                            }
-                        }
-                        let mut packed1 = [simd::zero(); V];
-                        for i in 0..V {
-                            packed1[i] = simd::load(codes[i].add(at + 64));
-                        }
-                        let w1 = packed1;
-                        for t in 0..T {
-                            let x = simd::broadcast(x[t].add(k + 4));
-                            for i in 0..V {
-                                total[t][i] = simd::add_products(
-                                    total[t][i],
-                                    simd::signed_pairs(simd::zero_pairs(), w1[i], x),
-                                    factors[i],
-                                );
-                            }
+                            dot[t][i] = simd::add_products(dot[t][i], w[i][0], even);
+                            dot[t][i] = simd::add_products(dot[t][i], w[i][1], odd);
                         }
                     }
                 }
                 for t in 0..T {
                     let x_scale = simd::splat_f32(
-                        *a.x_scales.add((token + t) * a.x_blocks + block),
+                        *a.x_scales.add((token + t) * a.x_blocks + unit),
                     );
                     for i in 0..V {
                         y[t][i] = simd::add_f32(
                             y[t][i],
                             simd::mul_f32(
                                 simd::mul_f32(
-                                    simd::load_f16(scales[i].add(block * WORDS * 2)),
+                                    simd::load_f16(scales[i].add(unit * 16)),
                                     x_scale,
                                 ),
-                                simd::to_f32(total[t][i]),
+                                simd::to_f32(dot[t][i]),
                             ),
                         );
                     }
@@ -287,7 +256,7 @@ pub mod matmul_avx2_batch_r16k4_4bit_lookup_by32x8_q8_k_scales_centred_f16_signs
     }
     /// Steps of a row.
     fn steps(a: &MatmulArgs) -> usize {
-        a.units / 8
+        a.units
     }
     /// `V` vectors of rows from `row` by tokens `first..last`.
     ///
