@@ -246,9 +246,14 @@ impl<'a> Staged<'a> {
         }
     }
 
+    /// Operands are i16.
+    pub fn of_words(&self) -> bool {
+        self.scaled == Some(Scaled::Words)
+    }
+
     /// Bytes of an operand.
     pub fn operand_bytes(&self) -> u32 {
-        if self.scaled == Some(Scaled::Words) { 2 } else { 1 }
+        if self.of_words() { 2 } else { 1 }
     }
 }
 
@@ -326,7 +331,7 @@ impl<'a> MatmulPlan<'a> {
             _ => None,
         };
         // As i16 operands have no need of them.
-        let signs = signs && staged.as_ref().is_none_or(|staged| staged.scaled != Some(Scaled::Words));
+        let signs = signs && !staged.as_ref().is_some_and(Staged::of_words);
         let tiles = match variant.strategy {
             Strategy::Tiles if primitives.tiles && rows <= packing.rows => Tiles::new(plan, &pack),
             _ => None,
@@ -446,6 +451,10 @@ impl<'a> MatmulPlan<'a> {
             (_, Dot::PairsWithin { fields: 1 }) => format!("{operands} {pairs} in i16, widened at once"),
             (_, Dot::PairsWithin { fields }) => {
                 format!("{operands} {pairs} in i16, widened every {fields} fields")
+            }
+            (_, Dot::Wide) if self.staged.as_ref().is_some_and(Staged::of_words) => {
+                let widened = if self.widens_parts() { "those k" } else { "a run" };
+                format!("i16 x i16 pairs into i32, activations widened once {widened}")
             }
             (_, Dot::Wide) if self.widens_runs() => {
                 "operands widened to i16, activations once a run, pairs into i32".to_string()

@@ -83,7 +83,7 @@ pub(super) fn emit(plan: &MatmulPlan<'_>, staged: &Staged<'_>) -> String {
         fields.push(("The integers of their runs, run by run.", "integers", "[u8; STEPS * RUNS * ROWS * 4]"));
     }
     let words = format!("[i32; {} * {} * 2 * FOURS]", staged.steps * plan.format.runs(), plan.tokens);
-    if staged.scaled == Some(Scaled::Words) {
+    if staged.of_words() {
         head += &constants(&[("FOURS", &fours, "Fours of k in a run.")]);
         if plan.widens_parts() {
             fields.push(("Activations of a tile of tokens as i16, run by run.", "words", words.as_str()));
@@ -329,7 +329,7 @@ fn tile(plan: &MatmulPlan<'_>, staged: &Staged<'_>, features: &str) -> String {
         y: "if part.first == 0 { [[simd::splat_f32(0.0); V]; T] } else { waiting.read() }",
         integers: staged.integers,
         halved: staged.halved,
-        words: staged.scaled == Some(Scaled::Words),
+        words: staged.of_words(),
     };
     let (vector, name) = if float { ("F", "y") } else { ("I", "dot") };
     let sums = match (plan.format.k_group, &plan.format.superblock) {
