@@ -12,8 +12,6 @@ pub use topology::{Node, SharedCache, Topology};
 use crate::descriptions::names;
 use crate::error::Error;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::__cpuid;
 use std::sync::OnceLock;
 
 /// Sizes of one core's view of the caches in bytes; `None` where the system does not say.
@@ -44,10 +42,6 @@ pub struct CpuProfile {
     pub physical_cores: usize,
     /// Cache sizes, as the system tells them.
     pub caches: Caches,
-    /// Bytes between the weights that products of one token read and those that they prefetch: what was measured to be best on a maker's
-    /// processors. 0: none, where the hardware's prefetchers do better alone (AMD's Zen 4).
-    /// Products ask [`CpuProfile::detect`] for it, so in a profile that was written by hand it changes nothing.
-    pub prefetch_distance: u32,
     /// Where the processors that this program may use and memory are, and the caches of the first of these processors.
     pub topology: Topology,
 }
@@ -98,7 +92,6 @@ impl CpuProfile {
                 physical_cores: physical(cores, &topology),
                 caches,
                 topology,
-                prefetch_distance: prefetch_distance(),
             }
         })
     }
@@ -111,34 +104,9 @@ impl CpuProfile {
             cores: 1,
             physical_cores: 1,
             caches: Caches::default(),
-            prefetch_distance: PAGE,
             topology: Topology::default(),
         }
     }
-}
-
-/// The prefetch distance where no other was measured: hardware prefetchers stop at the end of a page.
-const PAGE: u32 = 4096;
-
-/// The prefetch distance of this processor: none on AMD's family 19h with AVX-512, Zen 4 (Zen 3 has none), and half a page on
-/// Intel's, where weights of two to six bits came 8 to 25 % faster from memory than a page ahead. Numbers of families: AMD64
-/// Architecture Programmer's Manual, volume 3, CPUID function 1.
-#[cfg(target_arch = "x86_64")]
-fn prefetch_distance() -> u32 {
-    #[allow(unused_unsafe, reason = "the intrinsic is safe in newer compilers only")]
-    // SAFETY: every x86-64 processor has the instruction, and functions 0 and 1 of it.
-    let (maker, version) = unsafe { (__cpuid(0), __cpuid(1)) };
-    let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
-    match &[maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).concat()[..] {
-        b"AuthenticAMD" if base + extended == 0x19 && has(Feature::Avx512f) => 0,
-        b"GenuineIntel" => PAGE / 2,
-        _ => PAGE,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch_distance() -> u32 {
-    PAGE
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -249,27 +217,6 @@ mod tests {
             assert!(error.to_string().contains("cpu, cuda:0, rocm:0, metal:0"), "{error}");
         }
         assert!("cdua".parse::<Device>().expect_err("misspelt").to_string().contains("did you mean `cuda`?"));
-    }
-
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    #[test]
-    fn makers_and_zen_4_are_what_linux_calls_so() {
-        let info = std::fs::read_to_string("/proc/cpuinfo").expect("Linux has it");
-        let first = info.split("\n\n").next().expect("a processor");
-        let value = |key: &str| {
-            let of = |line: &str| {
-                line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, v)| v.trim().to_owned())
-            };
-            first.lines().find_map(of).unwrap_or_default()
-        };
-        let avx512 = value("flags").split(' ').any(|flag| flag == "avx512f");
-        let zen4 = value("vendor_id") == "AuthenticAMD" && value("cpu family") == "25" && avx512;
-        let expected = match value("vendor_id").as_str() {
-            _ if zen4 => 0,
-            "GenuineIntel" => 2048,
-            _ => 4096,
-        };
-        assert_eq!(CpuProfile::detect().prefetch_distance, expected);
     }
 
     fn cores(cores: &[&[usize]]) -> Topology {

@@ -84,11 +84,8 @@ impl Launcher<MatmulCode> {
             laid.visit(own, job, |Group { weights, x, first }, rows| {
                 // SAFETY: `y` has `n` values for each of the rows from `first` on, as was compared above.
                 let y = unsafe { y.get().add(first * n) };
-                let args = MatmulArgs {
-                    row_begin: rows.start,
-                    row_end: rows.end,
-                    ..MatmulArgs::of(weights, x, None, y)
-                };
+                let args =
+                    MatmulArgs { row_begin: rows.start, row_end: rows.end, ..self.args(weights, x, None, y) };
                 // SAFETY: `admit` checked the processor; pointers and sizes come from buffers that outlive this call, in
                 // the layout this kernel reads (the caller checked). Groups have rows of `y` of their own, and parts of
                 // one write columns that no other part touches; `row_begin` is a multiple of the packing's rows.

@@ -107,7 +107,7 @@ impl<'p> ProductJob<'p> {
         let columns = into.into_columns();
         let store = match columns.plain().filter(|_| base == rows.start) {
             Some((y, stride)) => {
-                let args = MatmulArgs::of(weights, &x, bias, y).starting_at(weights, base);
+                let args = launcher.args(weights, &x, bias, y).starting_at(weights, base);
                 Stored::AsTheyAre(Shared(MatmulArgs { n: stride, row_end: rows.len(), ..args }))
             }
             None => {
@@ -179,7 +179,7 @@ impl<'p> ProductJob<'p> {
             for token in (0..x.m).step_by(tokens) {
                 // All have as many tokens, as the kernel's rules may want; some are computed twice.
                 let first = token.min(x.m - tokens);
-                let args = MatmulArgs::of(weights, &x.rows(first, tokens), None, tile.as_mut_ptr());
+                let args = launcher.args(weights, &x.rows(first, tokens), None, tile.as_mut_ptr());
                 let args = MatmulArgs { n: width, row_end: width, ..args.starting_at(weights, row) };
                 // SAFETY: as in `run`; the tile has room for `width` values of each of `tokens`.
                 unsafe { launcher.run(&args) };

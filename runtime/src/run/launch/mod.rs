@@ -7,6 +7,7 @@
 
 mod batch;
 mod blocks;
+mod distance;
 mod grouped;
 mod job;
 mod order;

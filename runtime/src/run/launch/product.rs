@@ -1,6 +1,7 @@
 //! Launches of products, and how weights get into what they read.
 
 use super::Launcher;
+use super::distance::prefetch_distance;
 use crate::abi::{MatmulArgs, MatmulFn};
 use crate::activations::{Activations, RowLayout};
 use crate::decide::Candidate;
@@ -153,6 +154,43 @@ impl Launcher<MatmulCode> {
         Ok(())
     }
 
+    /// The product of all rows of `weights` by this kernel, with the results at `y`.
+    pub(super) fn args(
+        &self,
+        weights: &PackedMatrix,
+        x: &Activations<'_>,
+        bias: Option<&[f32]>,
+        y: *mut f32,
+    ) -> MatmulArgs {
+        let RowLayout { k, units, stride, blocks, .. } = x.layout;
+        let packing = weights.layout.packing;
+        let table = packing.and_then(|packing| packing.table);
+        MatmulArgs {
+            codes: weights.codes.as_ptr(),
+            stride: weights.stride,
+            scales: pointer(&weights.scales),
+            mins: pointer(&weights.mins),
+            min: packing.map_or(0, |packing| packing.min),
+            table: table.map_or(std::ptr::null(), std::ptr::from_ref),
+            outer: weights.outer.as_ptr(),
+            k,
+            units,
+            x: x.q.as_ptr(),
+            x_stride: stride,
+            x_share: CpuProfile::detect().caches.activations(),
+            prefetch: prefetch_distance(self.entry.features),
+            x_scales: x.scales.as_ptr(),
+            x_blocks: blocks,
+            x_sums: x.sums.as_ptr(),
+            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            y,
+            m: x.m,
+            n: weights.n,
+            row_begin: 0,
+            row_end: weights.n,
+        }
+    }
+
     /// Runs the code.
     ///
     /// # Safety
@@ -178,42 +216,6 @@ impl MatmulArgs {
             mins: pointer(&weights.mins[mins..]),
             outer: weights.outer[row..].as_ptr(),
             ..self
-        }
-    }
-
-    /// The product of all rows of `weights`, with the results at `y`.
-    pub(super) fn of(
-        weights: &PackedMatrix,
-        x: &Activations<'_>,
-        bias: Option<&[f32]>,
-        y: *mut f32,
-    ) -> MatmulArgs {
-        let RowLayout { k, units, stride, blocks, .. } = x.layout;
-        let packing = weights.layout.packing;
-        let table = packing.and_then(|packing| packing.table);
-        MatmulArgs {
-            codes: weights.codes.as_ptr(),
-            stride: weights.stride,
-            scales: pointer(&weights.scales),
-            mins: pointer(&weights.mins),
-            min: packing.map_or(0, |packing| packing.min),
-            table: table.map_or(std::ptr::null(), std::ptr::from_ref),
-            outer: weights.outer.as_ptr(),
-            k,
-            units,
-            x: x.q.as_ptr(),
-            x_stride: stride,
-            x_share: CpuProfile::detect().caches.activations(),
-            prefetch: CpuProfile::detect().prefetch_distance,
-            x_scales: x.scales.as_ptr(),
-            x_blocks: blocks,
-            x_sums: x.sums.as_ptr(),
-            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-            y,
-            m: x.m,
-            n: weights.n,
-            row_begin: 0,
-            row_end: weights.n,
         }
     }
 }
