@@ -49,9 +49,10 @@ fn weighted(path: &Path, x: &[f32]) -> Result<f64, Box<dyn std::error::Error>> {
     let prepared = REGISTRY.prepare(&Request::dequantize(matrix.format().name, N, K))?;
     let mut q = vec![0.0; N * K];
     Dequantizer::new(&prepared.decide_as_asked())?.run(&matrix, &mut q)?;
+    let importance = importance();
     let (mut error, mut energy) = (0.0, 0.0);
-    for (index, (x, q)) in x.iter().zip(&q).enumerate() {
-        let w = f64::from(importance()[index % K]);
+    for ((x, q), w) in x.iter().zip(&q).zip(importance.iter().cycle()) {
+        let w = f64::from(*w);
         error += w * (f64::from(*x) - f64::from(*q)).powi(2);
         energy += w * f64::from(*x).powi(2);
     }

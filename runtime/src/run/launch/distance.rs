@@ -43,7 +43,8 @@ fn maker() -> Maker {
     let (maker, version) = unsafe { (__cpuid(0), __cpuid(1)) };
     let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
     let avx512 = CpuProfile::detect().features.has(Feature::Avx512f);
-    match &[maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).concat()[..] {
+    // The first product asks, and products allocate nothing.
+    match [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).as_flattened() {
         b"AuthenticAMD" if base + extended == 0x19 && avx512 => Maker::Zen4,
         b"GenuineIntel" => Maker::Intel,
         _ => Maker::Other,
