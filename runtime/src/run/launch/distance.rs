@@ -34,26 +34,31 @@ fn distance(maker: Maker, kernel: FeatureSet) -> u32 {
     }
 }
 
-/// This processor's. Numbers of families: AMD64 Architecture Programmer's Manual, volume 3, CPUID function 1.
-#[cfg(target_arch = "x86_64")]
+/// This processor's.
 fn maker() -> Maker {
-    use std::arch::x86_64::__cpuid;
-    #[allow(unused_unsafe, reason = "the intrinsic is safe in newer compilers only")]
-    // SAFETY: every x86-64 processor has the instruction, and functions 0 and 1 of it.
-    let (maker, version) = unsafe { (__cpuid(0), __cpuid(1)) };
-    let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
     let avx512 = CpuProfile::detect().features.has(Feature::Avx512f);
     // The first product asks, and products allocate nothing.
-    match [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes).as_flattened() {
-        b"AuthenticAMD" if base + extended == 0x19 && avx512 => Maker::Zen4,
-        b"GenuineIntel" => Maker::Intel,
+    match signature().as_ref().map(|(name, family)| (name.as_flattened(), family)) {
+        Some((b"AuthenticAMD", 0x19)) if avx512 => Maker::Zen4,
+        Some((b"GenuineIntel", _)) => Maker::Intel,
         _ => Maker::Other,
     }
 }
 
+/// The name of the maker and the number of the family: AMD64 Architecture Programmer's Manual, volume 3, CPUID functions 0 and 1.
+#[cfg(target_arch = "x86_64")]
+fn signature() -> Option<([[u8; 4]; 3], u32)> {
+    use std::arch::x86_64::__cpuid;
+    #[allow(unused_unsafe, reason = "the intrinsic is safe in newer compilers only")]
+    // SAFETY: every x86-64 processor has the instruction, and functions 0 and 1 of it.
+    let (name, version) = unsafe { (__cpuid(0), __cpuid(1)) };
+    let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
+    Some(([name.ebx, name.edx, name.ecx].map(u32::to_le_bytes), base + extended))
+}
+
 #[cfg(not(target_arch = "x86_64"))]
-fn maker() -> Maker {
-    Maker::Other
+fn signature() -> Option<([[u8; 4]; 3], u32)> {
+    None
 }
 
 #[cfg(test)]
