@@ -165,8 +165,9 @@ fn layout(lines: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, if bytes >= HUGE_PAGE { HUGE_PAGE } else { LINE }).ok()
 }
 
-/// Tells the system to put memory that was not yet written to on huge pages, as far as it has and they fit in. Advice:
-/// nothing depends on it being taken.
+/// Tells the system to put memory on huge pages, as far as it has and they fit in. What it holds is lost, as the type says: memory that the
+/// allocator has had before lies on small pages, which go back to the system, so that all are given out anew. Advice: nothing depends on
+/// it being taken.
 pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     // Miri has no `madvise`.
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -175,8 +176,10 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
         let end = start.saturating_add(size_of_val(memory)) / HUGE_PAGE * HUGE_PAGE;
         let start = start.next_multiple_of(HUGE_PAGE);
         if start < end {
-            // SAFETY: the range lies within `memory`, and which pages hold it changes nothing of what it holds.
-            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+            for advice in [libc::MADV_DONTNEED, libc::MADV_HUGEPAGE] {
+                // SAFETY: the range lies within `memory`, whole pages of which no value is kept.
+                unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
+            }
         }
     }
     #[cfg(any(not(target_os = "linux"), miri))]
@@ -400,6 +403,20 @@ mod tests {
         let copy = buffer.try_clone()?;
         assert_eq!((copy.len(), copy[2 * HUGE_PAGE]), (2 * HUGE_PAGE + 1, 7));
         Ok(())
+    }
+
+    /// What an allocator has had before lies on small pages, on which it would stay.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn memory_on_huge_pages_is_given_out_anew() {
+        let mut memory = vec![MaybeUninit::new(7u8); 3 * HUGE_PAGE];
+        prefer_huge_pages(&mut memory);
+        let start = memory.as_ptr().cast::<u8>();
+        let first = (start as usize).next_multiple_of(HUGE_PAGE) - start as usize;
+        for at in (first..first + 2 * HUGE_PAGE).step_by(page()) {
+            // SAFETY: three huge pages of bytes have two whole ones in them, wherever they start; all were written.
+            assert_eq!(unsafe { start.add(at).read_volatile() }, 0, "byte {at}");
+        }
     }
 
     /// Buffers that are cut from one chunk keep their own values, whatever becomes of their neighbours.
