@@ -24,7 +24,7 @@ pub(super) fn prefetch_distance(kernel: FeatureSet) -> u32 {
 }
 
 /// On Zen 4 none for whole cache lines at a time, and a page for halves of them, which its prefetchers follow less well (products
-/// held to AVX2 read weights up to 1.7 times as fast so). Half a page on Intel's, where weights of two to six bits came 8 to 25 %
+/// held to AVX2 read weights up to 1.3 times as fast so). Half a page on Intel's, where weights of two to six bits came 8 to 25 %
 /// faster from memory than a page ahead.
 fn distance(maker: Maker, kernel: FeatureSet) -> u32 {
     match maker {
