@@ -169,21 +169,40 @@ fn layout(lines: usize) -> Option<Layout> {
 /// allocator has had before lies on small pages, which go back to the system, so that all are given out anew. Advice: nothing depends on
 /// it being taken.
 pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    advise(memory, HUGE_PAGE, &[Advice::GiveBack, Advice::PreferHuge]);
+}
+
+/// What the system is told of pages.
+#[derive(Clone, Copy)]
+enum Advice {
+    /// Nothing that they hold is kept.
+    GiveBack,
+    PreferHuge,
+    KeepSmall,
+}
+
+/// Tells the system so of the memory that lies in whole pages of `page` bytes: one advice after the other.
+fn advise<T>(memory: &mut [MaybeUninit<T>], page: usize, advices: &[Advice]) {
     // Miri has no `madvise`.
     #[cfg(all(target_os = "linux", not(miri)))]
     {
         let start = memory.as_mut_ptr() as usize;
-        let end = start.saturating_add(size_of_val(memory)) / HUGE_PAGE * HUGE_PAGE;
-        let start = start.next_multiple_of(HUGE_PAGE);
+        let end = start.saturating_add(size_of_val(memory)) / page * page;
+        let start = start.next_multiple_of(page);
         if start < end {
-            for advice in [libc::MADV_DONTNEED, libc::MADV_HUGEPAGE] {
+            for advice in advices {
+                let advice = match advice {
+                    Advice::GiveBack => libc::MADV_DONTNEED,
+                    Advice::PreferHuge => libc::MADV_HUGEPAGE,
+                    Advice::KeepSmall => libc::MADV_NOHUGEPAGE,
+                };
                 // SAFETY: the range lies within `memory`, whole pages of which no value is kept.
                 unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
             }
         }
     }
     #[cfg(any(not(target_os = "linux"), miri))]
-    let _ = memory;
+    let _ = (memory, page, advices);
 }
 
 /// Fills lines with zeros, a huge page at a time.
@@ -264,29 +283,7 @@ impl Chunk {
 
     /// Leaves what it holds, which nothing refers to, and lets it lie on small pages unless somebody prefers others.
     fn forget_pages(&mut self) {
-        #[cfg(all(target_os = "linux", not(miri)))]
-        for advice in [libc::MADV_DONTNEED, libc::MADV_NOHUGEPAGE] {
-            let room = self.room();
-            // SAFETY: the range is the chunk, whole huge pages of which no value is kept.
-            unsafe { libc::madvise(room.as_mut_ptr().cast(), size_of_val(room), advice) };
-        }
-    }
-
-    /// Returns the pages of lines that no buffer will have again to the system.
-    fn give_back(start: NonNull<Line>, lines: usize) {
-        #[cfg(all(target_os = "linux", not(miri)))]
-        {
-            /// A multiple of every size of small pages.
-            const PAGES: usize = 64 << 10;
-            let from = (start.as_ptr() as usize).next_multiple_of(PAGES);
-            let to = (start.as_ptr() as usize + lines * LINE) / PAGES * PAGES;
-            if from < to {
-                // SAFETY: the range lies within the lines, which nothing refers to any more.
-                unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED) };
-            }
-        }
-        #[cfg(any(not(target_os = "linux"), miri))]
-        let _ = (start, lines);
+        advise(self.room(), HUGE_PAGE, &[Advice::GiveBack, Advice::KeepSmall]);
     }
 }
 
@@ -342,7 +339,13 @@ impl Drop for Chunk {
 impl<T: Plain> Drop for Aligned<T> {
     fn drop(&mut self) {
         match (&self.chunk, layout(self.lines).filter(|layout| layout.size() > 0)) {
-            (Some(_), _) => Chunk::give_back(self.start, self.lines),
+            (Some(_), _) => {
+                /// A multiple of every size of small pages.
+                const PAGES: usize = 64 << 10;
+                // SAFETY: these lines were cut for this buffer, which is the last to refer to them: nobody gets them again.
+                let room = unsafe { std::slice::from_raw_parts_mut(room(self.start), self.lines) };
+                advise(room, PAGES, &[Advice::GiveBack]);
+            }
             // SAFETY: `zeroed` allocated the lines with this layout; they are given back once.
             (None, Some(layout)) => unsafe { dealloc(self.start.as_ptr().cast(), layout) },
             (None, None) => {}

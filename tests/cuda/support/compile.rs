@@ -117,7 +117,7 @@ pub fn build(name: &str, unit: &str) -> Result<Compiled, String> {
     }
     text.push_str(&format!("#line 1 \"{name}.cu\"\n{unit}\n"));
     // All kernels of an op have the same parameters, whether they need them or not.
-    // Some run for longer than it takes to compile them, most do not: a quarter less of both together than with -O1.
+    // Some run for longer than it takes to compile them, most do not: a sixth less of both together than with -O1.
     let flags = ["-Og", "-Wno-unused-parameter", CHECKS].map(OsString::from);
     shared_object(name, &text, &flags, &[emulator().path.clone().into_os_string()])
 }
