@@ -141,3 +141,23 @@ impl Workspace {
         parts.into_iter().find(|(_, needed, found)| found < needed)
     }
 }
+
+/// A workspace and its f32 rows, which a run reads beside the rest of it. They are back there when this is dropped, also by a
+/// panic: a guarded layer runs again with the workspace that it was given.
+pub(crate) struct LentRows<'w> {
+    pub workspace: &'w mut Workspace,
+    pub rows: Aligned<f32>,
+}
+
+impl LentRows<'_> {
+    pub fn of(workspace: &mut Workspace) -> LentRows<'_> {
+        let rows = std::mem::replace(&mut workspace.rows, Aligned::empty());
+        LentRows { workspace, rows }
+    }
+}
+
+impl Drop for LentRows<'_> {
+    fn drop(&mut self) {
+        std::mem::swap(&mut self.workspace.rows, &mut self.rows);
+    }
+}

@@ -9,15 +9,15 @@ use gristmill_runtime::registry::{
 };
 use gristmill_runtime::vocab::{DType, DeviceKind, Isa, Op, PrologueStep};
 use gristmill_runtime::{
-    Device, Error, ExpertInput, Experts, GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear, Input,
-    LinearOptions, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine, Recording, Recovery,
-    RecoveryStep, Restrict, Routes, Rows, Shape, Threads, Workspace,
+    Device, Error, ExpertInput, Experts, GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear, Hadamard,
+    Input, LinearOptions, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine, Recording,
+    Recovery, RecoveryStep, Restrict, Routes, Rows, Shape, Threads, Workspace,
 };
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 const GOOD: u32 = 0;
@@ -249,6 +249,10 @@ struct Case {
 
 impl Case {
     fn new(restrict: Restrict) -> Result<Case, Error> {
+        Case::with(restrict, None)
+    }
+
+    fn with(restrict: Restrict, transform: Option<Hadamard>) -> Result<Case, Error> {
         let turn = Turn::take();
         let threads = Threads::new(3)?.with_grain(1);
         let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
@@ -259,7 +263,10 @@ impl Case {
             ..GuardOptions::default()
         };
         let options = LinearOptions { restrict: Some(restrict), ..LinearOptions::default() };
-        let layer = GuardedLinear::new(&REGISTRY, weights, &options, guard, &threads)?;
+        let mut layer = GuardedLinear::new(&REGISTRY, weights, &options, guard, &threads)?;
+        if let Some(transform) = transform {
+            layer = layer.transformed(Arc::new(transform))?;
+        }
         let recording = Recording::new(&REGISTRY);
         layer.record(Some(&recording))?;
         let workspace = Workspace::of_size(layer.workspace_size(M, &threads)?)?;
@@ -364,6 +371,21 @@ fn the_quantizer_of_activations_is_left_where_it_is_to_blame() -> Result<(), Err
         let first = (step, bad, Some(bad), 1, false);
         assert_eq!(case.steps(), [first, (RecoveryStep::Quarantined, bad, good, 2, true)]);
         assert_eq!(case.recording.receipt().recoveries()[0].op, Op::QuantizeActivations);
+    }
+    Ok(())
+}
+
+/// The transform takes the workspace's rows while kernels run, and comes before the quantizer.
+#[test]
+fn layers_that_transform_their_activations_recover_as_others() -> Result<(), Error> {
+    let quantizer = ("quantize_activations.row.avx2", Some("quantize_activations.row.scalar"));
+    for (fails, (bad, then)) in [(&PRODUCT, (FIRST, SECOND)), (&ACTIVATIONS, quantizer)] {
+        let mut case = Case::with(Restrict::default(), Some(Hadamard::new(K, 8, None)?))?;
+        fails.store(PANICS, Ordering::Relaxed);
+        assert_eq!(case.run()?, case.good);
+        let alone = (RecoveryStep::OneThread, bad, Some(bad), 1, false);
+        assert_eq!(case.steps(), [alone, (RecoveryStep::Quarantined, bad, then, 2, true)]);
+        assert_eq!(case.quarantine.kernels().len(), 1);
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use crate::toy::{FORMATS, REGISTRY, TABLES, TAIL2, entry, noise, tail2};
 use gristmill_runtime::registry::{
-    ActivationInfo, Entry, EntryFacts, FormatFacts, FormatInfo, KernelId, LeftOut, Registry, RegistryFacts,
+    ActivationInfo, Entry, EntryFacts, FormatFacts, FormatInfo, ImportInfo, KernelId, LeftOut, Registry,
+    RegistryFacts,
 };
 use gristmill_runtime::tuning::{self, Measured, ShapeClass, Tuning};
 use gristmill_runtime::vocab::{DType, DeviceKind, Op};
@@ -179,6 +180,40 @@ fn receipts_and_tunings_tell_kernels_apart() -> Result<(), Error> {
     let mut workspace = Workspace::for_(&kernel, 1, k, &threads)?;
     kernel.run(&packed, Input::F32(&x), 1, None, &mut y, &mut workspace, &threads)?;
     assert_eq!(y, first);
+    Ok(())
+}
+
+/// A format of the first registry is in front of those of the next, whichever names come first.
+#[test]
+fn import_layouts_are_of_their_own_format() -> Result<(), Error> {
+    fn with_import(registry: &'static Registry, format: &str, import: &'static str) -> &'static Registry {
+        let format = registry.formats.iter().position(|known| known.name == format).expect("a format");
+        let layout = ImportInfo { name: import, doc: "", source: "toy/i.toml", format, rows: 2, moves: &[] };
+        let facts = RegistryFacts {
+            package: registry.package,
+            formats: registry.formats,
+            activations: registry.activations,
+            entries: registry.entries,
+            candidates: registry.candidates,
+            imports: Vec::leak(vec![layout]),
+            ..TABLES
+        };
+        // SAFETY: the registry with an import layout of one of its formats beside what it had.
+        Box::leak(Box::new(unsafe { Registry::new(facts) }))
+    }
+    let toy = with_import(&REGISTRY, "tail2", "tail2_rows2");
+    let own = own(|_, _| {});
+    for (first, next) in [(toy, own), (own, toy), (toy, with_import(own, "alpha", "alpha_rows2"))] {
+        let joined = Registry::joined(&[first, next])?;
+        assert_eq!(joined.check(), Ok(()));
+        for import in joined.imports {
+            let format = joined.formats[import.format].name;
+            assert_eq!(Some(format), import.name.strip_suffix("_rows2"), "{}", joined.package);
+        }
+    }
+    let refused = Registry::joined(&[toy, with_import(own, "alpha", "tail2_rows2")]);
+    let Err(Error::Joined(why)) = refused else { panic!("one name for layouts of two formats") };
+    assert_eq!((why.what, why.name, why.differ), ("import layout", "tail2_rows2", "the format"));
     Ok(())
 }
 

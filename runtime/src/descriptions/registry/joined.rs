@@ -34,6 +34,7 @@ impl Registry {
             tables.formats_of(registry)?;
         }
         for registry in registries {
+            tables.imports_of(registry)?;
             tables.kernels_of(registry)?;
         }
         tables.finish(registries)
@@ -148,32 +149,32 @@ impl Tables {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Once the formats of all registries are in the tables, as places of formats are those among all.
+    fn imports_of(&mut self, registry: &'static Registry) -> Result<(), Error> {
+        let package = registry.package;
         for own in registry.imports {
-            let name_of = |formats: &'static [FormatInfo], import: &ImportInfo| {
-                formats.get(import.format).map(|format| format.name)
-            };
-            let format = name_of(registry.formats, own).map_or(0, |name| place(&self.formats, name));
-            match self.imports.get(own.name) {
-                None => {
-                    self.imports.insert(own.name, (ImportInfo { format, ..*own }, package));
-                }
-                Some((known, first)) => {
-                    agree(
-                        "import layout",
-                        own.name,
-                        [(*first, known.source), (package, own.source)],
-                        &[
-                            ("the rows that are interleaved", known.rows == own.rows),
-                            ("where the bits of a weight lie", known.moves == own.moves),
-                        ],
-                    )?;
-                }
-            }
+            let broken = Error::BrokenRegistry { package, at: own.name, what: "it has no format" };
+            let format = place(&self.formats, registry.formats.get(own.format).ok_or(broken)?.name);
+            let (known, first) =
+                &*self.imports.entry(own.name).or_insert((ImportInfo { format, ..*own }, package));
+            agree(
+                "import layout",
+                own.name,
+                [(*first, known.source), (package, own.source)],
+                &[
+                    ("the format", known.format == format),
+                    ("the rows that are interleaved", known.rows == own.rows),
+                    ("where the bits of a weight lie", known.moves == own.moves),
+                ],
+            )?;
         }
         Ok(())
     }
 
-    /// Of a registry whose formats are in the tables.
+    /// As [`Tables::imports_of`].
     fn kernels_of(&mut self, registry: &'static Registry) -> Result<(), Error> {
         let mut places = Vec::with_capacity(registry.entries.len());
         for (index, own) in registry.entries.iter().enumerate() {

@@ -9,7 +9,7 @@ pub struct WorkspaceSize {
     pub scales: usize,
     /// Sums of units.
     pub sums: usize,
-    /// f32 values for rows that come as f16 or bf16.
+    /// f32 values for rows that come as f16 or bf16, and for those of a layer that transforms its activations.
     pub rows: usize,
     /// f32 results of experts, before they are sorted or added up.
     pub outputs: usize,

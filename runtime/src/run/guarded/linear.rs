@@ -11,7 +11,7 @@ use super::lost::release;
 use super::options::GuardOptions;
 use super::seen::Seen;
 use super::work::{PrologueRows, Work};
-use crate::activations::{Input, QuantizedActivations};
+use crate::activations::{Input, QuantizedActivations, Source};
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::device::Device;
@@ -373,8 +373,10 @@ impl Kept for KeptMatrix<'_> {
     fn panicked(layer: &Linear, work: &mut Work<'_>, workspace: &mut Workspace) -> Option<&'static Entry> {
         let ran = Self::kernels_of(layer, work)?;
         let Work::Product { input, m, .. } = work else { return Some(ran.kernel) };
+        // Which numbers it gets does not matter here, so a transform is not done.
+        let rows = Source::dense(*input, *m);
         let quantizes = AssertUnwindSafe(|| {
-            let _ = layer.quantize(*input, *m, workspace, &Threads::single());
+            let _ = layer.quantize_transformed(&rows, workspace, &Threads::single());
         });
         ran.quantizer.filter(|_| catch_unwind(quantizes).is_err()).or(Some(ran.kernel))
     }

@@ -41,7 +41,7 @@ use crate::run::product::{Destination, Store};
 use crate::threads::Threads;
 use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
-use crate::workspace::{Workspace, WorkspaceSize};
+use crate::workspace::{LentRows, Workspace, WorkspaceSize};
 use adaptive::{LayerTrial, Turn};
 use choice::Choice;
 use gristmill_spec::vocab::{DType, Op, Precision};
@@ -327,15 +327,12 @@ impl Linear {
         };
         let Input::F32(_) = source.input else { return Err(self.no_int8(transform)) };
         let x = source.rows(self.k, 0)?;
-        // f32 rows of a workspace are for inputs that are not f32, so the product has no use for them here.
-        let mut rows = std::mem::replace(&mut workspace.rows, Aligned::empty());
-        let done = transform.transform(&x, &mut rows, threads).and_then(|()| {
-            let input = Input::F32(&rows[..source.m * self.k]);
-            let source = Source { input, stride: None, ..*source };
-            self.multiply(&source, store, y, workspace, threads)
-        });
-        workspace.rows = rows;
-        done
+        // The product has no use for them: rows of a workspace are for inputs that are not f32.
+        let mut lent = LentRows::of(workspace);
+        transform.transform(&x, &mut lent.rows, threads)?;
+        let input = Input::F32(&lent.rows[..source.m * self.k]);
+        let source = Source { input, stride: None, ..*source };
+        self.multiply(&source, store, y, lent.workspace, threads)
     }
 
     /// What a layer with a transform says to activations that can't be transformed any more.

@@ -40,6 +40,16 @@ impl Linear {
         if let Some(transform) = &self.transform {
             return Err(self.no_int8(transform));
         }
+        self.quantize_transformed(source, workspace, threads)
+    }
+
+    /// The same with rows as they are after the layer's transform, where it has one.
+    pub(crate) fn quantize_transformed<'w>(
+        &self,
+        source: &Source<'_>,
+        workspace: &'w mut Workspace,
+        threads: &Threads,
+    ) -> Result<QuantizedActivations<'w>, Error> {
         // No tokens are quantized by what one would be.
         let shape = Shape { m: source.m.max(1), n: self.n, k: self.k };
         match self.choice(shape, source.input.dtype()) {
