@@ -11,6 +11,7 @@ pub use topology::{Node, SharedCache, Topology};
 
 use crate::descriptions::names;
 use crate::error::Error;
+use crate::parallel::affinity;
 use gristmill_spec::vocab::{Arch, DeviceKind, Feature, FeatureSet};
 use std::sync::OnceLock;
 
@@ -79,12 +80,13 @@ impl CpuProfile {
         static PROFILE: OnceLock<CpuProfile> = OnceLock::new();
         PROFILE.get_or_init(|| {
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-            let allowed = topology::allowed();
-            let all = Topology::here(&allowed, CachesOf::One);
+            let allowed = affinity::of_caller();
+            let named = allowed.as_deref().unwrap_or_default();
+            let all = Topology::here(named, CachesOf::One);
             // All that were read are that processor's; of those that share them the first may be another one.
-            let cpu = allowed.iter().min().or(all.caches.iter().flat_map(|cache| &cache.cpus).min());
+            let cpu = named.iter().min().or(all.caches.iter().flat_map(|cache| &cache.cpus).min());
             let caches = Caches::seen_by(cpu.copied(), &all);
-            let topology = all.restricted_to(&allowed);
+            let topology = all.allowed(allowed.as_deref());
             CpuProfile {
                 arch: ARCH,
                 features: Feature::ALL.iter().copied().filter(|feature| has(*feature)).collect(),

@@ -48,8 +48,10 @@ impl<T> OfProcess<T> {
         let locked = match self.shared.try_lock() {
             Ok(locked) => locked,
             Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
-            // Of this process, whose threads let go.
-            Err(TryLockError::WouldBlock) if self.holder.load(Ordering::Relaxed) == forks + 1 => {
+            // Of this process, whose threads let go. In one that is nobody's child none can be gone, also before `holder` says so.
+            Err(TryLockError::WouldBlock)
+                if forks == 0 || self.holder.load(Ordering::Relaxed) == forks + 1 =>
+            {
                 self.shared.lock().unwrap_or_else(PoisonError::into_inner)
             }
             Err(TryLockError::WouldBlock) => return None,
@@ -113,5 +115,24 @@ mod tests {
             may_fork.wait();
         });
         assert_eq!(SHARED.lock().map(|locked| *locked), Some(1));
+    }
+
+    /// Who comes while the first is between the lock and the note that it has it.
+    #[test]
+    fn threads_that_come_first_at_once_all_get_it() {
+        const THREADS: u32 = 4;
+        for _ in 0..500 {
+            let shared = OfProcess::new(0);
+            let start = std::sync::Barrier::new(THREADS as usize);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        start.wait();
+                        *shared.lock().expect("of this process") += 1;
+                    });
+                }
+            });
+            assert_eq!(shared.lock().map(|locked| *locked), Some(THREADS));
+        }
     }
 }

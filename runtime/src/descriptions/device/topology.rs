@@ -3,6 +3,7 @@
 //! Read by hand, in a folder that can be given: crates for this either need hwloc's or libnuma's C library, or read the one fixed
 //! place, so that no machine but the present one could be tried.
 
+use crate::parallel::affinity;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
@@ -73,8 +74,8 @@ impl Topology {
     /// Of this machine, with the processors that this program may use, and all their caches. Read at each call; empty where the system is not
     /// Linux.
     pub fn of_this_machine() -> Topology {
-        let allowed = allowed();
-        Topology::here(&allowed, CachesOf::All).restricted_to(&allowed)
+        let allowed = affinity::of_caller();
+        Topology::here(allowed.as_deref().unwrap_or_default(), CachesOf::All).allowed(allowed.as_deref())
     }
 
     /// Of this machine, as [`read_for`](Topology::read_for).
@@ -118,6 +119,14 @@ impl Topology {
         self.caches.iter_mut().for_each(|cache| keep(&mut cache.cpus));
         self.caches.retain(|cache| !cache.cpus.is_empty());
         self
+    }
+
+    /// The same without processors that a program may not use; the whole, where the system does not say which it may.
+    pub(crate) fn allowed(self, cpus: Option<&[usize]>) -> Topology {
+        match cpus {
+            Some(cpus) => self.restricted_to(cpus),
+            None => self,
+        }
     }
 
     /// The nodes that have processors.
@@ -222,11 +231,6 @@ pub(super) enum CachesOf {
     All,
     /// The first that the program may use.
     One,
-}
-
-/// The processors that this program may use; none where the system does not say.
-pub(super) fn allowed() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
 /// Files below a root.

@@ -51,11 +51,7 @@ impl Default for ThreadOptions {
     fn default() -> ThreadOptions {
         let CpuProfile { physical_cores, topology, .. } = CpuProfile::detect();
         // Workers are not to leave processors that the caller was kept on since the program began.
-        let allowed = affinity::of_caller();
-        let topology = match allowed.is_empty() {
-            true => topology.clone(),
-            false => topology.clone().restricted_to(&allowed),
-        };
+        let topology = topology.clone().allowed(affinity::of_caller().as_deref());
         ThreadOptions { count: *physical_cores, cpus: Vec::new(), spin: SPIN, topology }
     }
 }

@@ -353,7 +353,7 @@ impl Linear {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
         let shape = Shape { m, n, k };
-        if let Some((choice, turn)) = self.turn(shape) {
+        if let Some((choice, turn)) = self.turn(shape, store) {
             self.note_fallback(&choice.matmul);
             choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
             turn.end();
@@ -445,11 +445,11 @@ impl Linear {
         self.trials.get(ShapeClass::of(shape).of_tokens())?.as_ref()
     }
 
-    /// The kernel whose turn it is, while the kernels for a shape take turns.
+    /// The kernel whose turn it is, while the kernels for a shape take turns. Products of some rows are not compared with those of all.
     #[inline]
-    fn turn(&self, shape: Shape) -> Option<(&Choice, Turn<'_>)> {
+    fn turn(&self, shape: Shape, store: &Store<'_>) -> Option<(&Choice, Turn<'_>)> {
         let trial = self.trial(shape)?;
-        if trial.fixed().is_some() {
+        if trial.fixed().is_some() || store.rows.is_some() {
             return None;
         }
         let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));

@@ -82,7 +82,7 @@ impl Linear {
         threads: &Threads,
     ) -> Result<(), Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
-        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }) {
+        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }, store) {
             Some((Choice { matmul, packed }, turn)) => {
                 matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
                 turn.end();

@@ -9,7 +9,8 @@ const HOPELESS: u64 = 2;
 /// No time was taken.
 const NONE: u64 = 0;
 
-/// A time for each turn: of each round those of each kernel. The first round warms up and sorts out.
+/// A time for each turn: of each round those of each kernel. The first round warms up and sorts out. Each round begins with the next
+/// kernel: layers of a shape share turns, and those that alternate would each keep to kernels of their own.
 #[derive(Debug)]
 pub(super) struct Times {
     kernels: usize,
@@ -28,7 +29,13 @@ impl Times {
 
     /// Whose turn it is.
     pub(super) fn kernel(&self, turn: usize) -> usize {
-        turn % self.kernels.max(1)
+        let kernels = self.kernels.max(1);
+        (turn + turn / kernels) % kernels
+    }
+
+    /// The turn of a kernel in a round.
+    fn turn_of(&self, round: usize, kernel: usize) -> usize {
+        round * self.kernels + (kernel + self.kernels - round % self.kernels) % self.kernels
     }
 
     /// Keeps the time of a turn, in any unit.
@@ -52,7 +59,7 @@ impl Times {
     pub(super) fn median(&self, kernel: usize) -> Option<u64> {
         let mut times = [NONE; ROUNDS];
         let mut count = 0;
-        for time in (1..=ROUNDS).filter_map(|round| self.at(round * self.kernels + kernel)) {
+        for time in (1..=ROUNDS).filter_map(|round| self.at(self.turn_of(round, kernel))) {
             times[count] = time;
             count += 1;
         }
@@ -76,7 +83,7 @@ mod tests {
         let times = Times::of(of_kernels.len());
         for (kernel, all) in of_kernels.iter().enumerate() {
             for (round, time) in all.iter().enumerate().filter(|(_, time)| **time > 0) {
-                times.keep(round * of_kernels.len() + kernel, *time);
+                times.keep(times.turn_of(round, kernel), *time);
             }
         }
         times
@@ -116,6 +123,21 @@ mod tests {
         // Of what was not run nothing is known.
         assert_eq!(first([10, 0, 0]), [false, false, false]);
         assert_eq!(Times::of(3).turns(), 24);
-        assert_eq!([0, 1, 2, 3, 23].map(|turn| Times::of(3).kernel(turn)), [0, 1, 2, 0, 2]);
+    }
+
+    #[test]
+    fn layers_that_alternate_run_each_kernel() {
+        let three = Times::of(3);
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 9].map(|turn| three.kernel(turn)), [0, 1, 2, 1, 2, 0, 2, 0]);
+        for times in [Times::of(1), Times::of(2), three] {
+            for turn in 0..times.turns() {
+                assert_eq!(times.turn_of(turn / times.kernels, times.kernel(turn)), turn);
+            }
+        }
+        // Of two layers, by the timed rounds.
+        let two = Times::of(2);
+        let of_first =
+            |kernel| (2..two.turns()).filter(|turn| turn % 2 == 0 && two.kernel(*turn) == kernel).count();
+        assert_eq!([0, 1].map(of_first), [3, 4]);
     }
 }
