@@ -55,10 +55,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let compiled_for = peer::compiled_for();
     // A restricted ISA of ours holds both: who is compiled for more is no peer of it.
     let held = Restrict::from_env()?.isa;
-    let beyond = |isa: &Isa| match isa {
-        Isa::Avx512 => false,
-        Isa::AvxVnni => compiled_for.contains(&"avx512f"),
-        _ => compiled_for.contains(&"avx512f") || compiled_for.contains(&"avxvnni"),
+    let beyond = |isa: &Isa| {
+        let more: &[&str] = match isa {
+            Isa::Avx512 => &[],
+            Isa::AvxVnni => &["avx512f"],
+            Isa::Avx2 => &["avx512f", "avxvnni"],
+            _ => &["avx512f", "avxvnni", "avx2"],
+        };
+        more.iter().any(|feature| compiled_for.contains(feature))
     };
     if let Some(isa) = held.filter(beyond) {
         return Err(Error::CompiledFor {
@@ -99,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         peer: format!("{PACKAGE} {}{suffix}", locked_version()),
         held_to: held.map(|isa| isa.name().to_owned()),
         date: None,
-        command: format!("peers measure --rounds {rounds}"),
+        command: format!("peers measure --threads {} --rounds {rounds}", numbers(threads)),
         versions: versions(),
         load: [before, load()],
         others,
@@ -110,6 +114,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
             ),
             "the peer runs products by its graph executor, many in one graph, so that what a graph costs is spread as in a model"
                 .to_owned(),
+            #[cfg(feature = "ggml")]
+            "types with `CPU_REPACK` or `AMX` behind them are weights as its loader keeps them where nothing else is asked for"
+                .to_owned(),
             format!("the peer says that it is compiled for {}", compiled_for.join(", ")),
         ],
         ceilings,
@@ -117,6 +124,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     };
     let fresh = Products { date: date(), machine: machine(), runs: Vec::new() };
     record::add(path, fresh, run)
+}
+
+/// Numbers as an argument has them.
+pub fn numbers(all: &[usize]) -> String {
+    let all: Vec<String> = all.iter().map(usize::to_string).collect();
+    all.join(",")
 }
 
 /// The version that the lock file holds.
@@ -144,21 +157,31 @@ fn measure_pair(
     let mut ours = match pair.bytes {
         Some(id) => {
             let plain = peer::Weights::quantize(id, None, &values, n, k)?;
-            ours::Weights::new(pair.ours, plain.copies[0].bytes(plain.bytes), n, k)?
+            ours::Weights::new(pair.ours, plain.rows(), n, k)?
         }
         None => ours::Weights::quantize(pair.ours, &values, n, k)?,
     };
-    for (threads, ceilings) in sides {
-        for m in TOKENS {
-            let memories: &[bool] = if *m == 1 { &[true, false] } else { &[true] };
-            for hot in memories {
+    let cases = TOKENS.iter().flat_map(|m| [(*m, true), (*m, false)]).filter(|(m, hot)| *hot || *m == 1);
+    for form in peer::Form::all(pair, n, k)? {
+        theirs.take_form(form);
+        for (threads, ceilings) in &mut *sides {
+            for (m, hot) in cases.clone() {
                 let x = &x[..m * k];
-                let cell =
-                    measure_cell(pair, (*m, *hot), x, rounds, threads, ceilings, &mut ours, &mut theirs)?;
+                let name = form.name(pair);
+                let cell = measure_cell(
+                    (pair, name),
+                    (m, hot),
+                    x,
+                    rounds,
+                    threads,
+                    ceilings,
+                    &mut ours,
+                    &mut theirs,
+                )?;
                 println!(
-                    "{:10} {:8} {} threads, m {m:4} {n}x{k} {:4}: ours {:8.1} us, theirs {:8.1} us, {:5.2} times ({:.2} to {:.2}), \
+                    "{:15} {:8} {} threads, m {m:4} {n}x{k} {:4}: ours {:8.1} us, theirs {:8.1} us, {:5.2} times ({:.2} to {:.2}), \
                      {:3.0} %, NMSE {:.0e}",
-                    pair.theirs,
+                    cell.theirs,
                     pair.ours,
                     cell.threads,
                     cell.memory,
@@ -179,7 +202,7 @@ fn measure_pair(
 
 #[expect(clippy::too_many_arguments, reason = "what is measured, by what, and both sides")]
 fn measure_cell(
-    pair: &Pair,
+    (pair, name): (&Pair, String),
     (m, hot): (usize, bool),
     x: &[f32],
     rounds: usize,
@@ -194,7 +217,7 @@ fn measure_cell(
     let (packed, bytes) = (ours.packed_bytes(at), ours.file_bytes());
     let (our_copies, their_copies) = (count(packed), count(theirs.bytes));
     ours.pack(m, our_copies)?;
-    theirs.copy(their_copies);
+    theirs.copy(their_copies)?;
     // As many products in a turn as one took of the time when it was tried; where memory is cold, each copy once.
     let (nmse, tried) = {
         let mut a = ours.products(at, (1, 1), x, m, threads)?;
@@ -206,7 +229,7 @@ fn measure_cell(
     if nmse.is_nan() || nmse > pair.bound {
         return Err(Error::Disagree {
             ours: pair.ours.to_owned(),
-            theirs: pair.theirs.to_owned(),
+            theirs: name,
             m,
             n,
             k,
@@ -245,7 +268,7 @@ fn measure_cell(
     Ok(ProductCell {
         kernel: a.entry().name.to_owned(),
         format: pair.ours.to_owned(),
-        theirs: pair.theirs.to_owned(),
+        theirs: name,
         m: m as u64,
         n: n as u64,
         k: k as u64,

@@ -3,12 +3,19 @@
 #[cfg(all(feature = "ik", feature = "ggml"))]
 compile_error!("both peers define the same symbols: build with one of the features");
 
+#[cfg(feature = "ggml")]
+pub mod repacked;
+
 use crate::error::Error;
+#[cfg(feature = "ik")]
+use gristmill::{CpuProfile, vocab::Feature};
 #[cfg(feature = "ik")]
 use ik_llama_cpp_sys as sys;
 #[cfg(feature = "ggml")]
 use llama_cpp_sys_2 as sys;
 use std::ffi::c_void;
+#[cfg(feature = "ggml")]
+use std::ffi::{CStr, c_char};
 
 /// A format of the peer and ours that it is compared with.
 pub struct Pair {
@@ -136,6 +143,12 @@ pub fn compiled_for() -> Vec<&'static str> {
             ("avx512vnni", sys::ggml_cpu_has_avx512_vnni()),
             #[cfg(feature = "ggml")]
             ("avxvnni", sys::ggml_cpu_has_avx_vnni()),
+            // It does not say; by itself it is compiled for what this processor has.
+            #[cfg(feature = "ik")]
+            (
+                "avxvnni",
+                (cfg!(feature = "native") && CpuProfile::detect().features.has(Feature::AvxVnni)).into(),
+            ),
             #[cfg(feature = "ggml")]
             ("amx-int8", sys::ggml_cpu_has_amx_int8()),
         ]
@@ -143,12 +156,22 @@ pub fn compiled_for() -> Vec<&'static str> {
     has.into_iter().filter(|(_, has)| *has != 0).map(|(name, _)| name).collect()
 }
 
+/// Errors alone: it tells of each tensor that it lays out anew.
+#[cfg(feature = "ggml")]
+unsafe extern "C" fn listen(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    if level == sys::GGML_LOG_LEVEL_ERROR && !text.is_null() {
+        // SAFETY: the peer passes a string that lives through the call.
+        eprint!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
+    }
+}
+
 /// Makes the peer ready. Without it, its tables are empty and every product is zero.
 pub fn prepare() -> Result<(), Error> {
     #[cfg(feature = "ggml")]
-    // SAFETY: it takes nothing and may be called at any time.
+    // SAFETY: it takes nothing and may be called at any time; the function that is passed lives as long as the program.
     unsafe {
         sys::ggml_cpu_init();
+        sys::ggml_log_set(Some(listen), std::ptr::null_mut());
     }
     // Both fill further tables when a first context is made.
     Context::new(1)?;
@@ -174,6 +197,17 @@ impl Context {
         // SAFETY: the parameters ask for memory of the library's own.
         let context = unsafe { sys::ggml_init(params) };
         if context.is_null() { Err(Error::Peer(PACKAGE, "make a context")) } else { Ok(Context(context)) }
+    }
+
+    /// A product of weights of a type, `n` rows of `k`, and `m` tokens; none of them has data yet.
+    #[cfg(feature = "ggml")]
+    fn product(&self, id: sys::ggml_type, [n, k]: [usize; 2], m: usize) -> *mut sys::ggml_tensor {
+        // SAFETY: the context has room for these descriptions.
+        unsafe {
+            let weights = sys::ggml_new_tensor_2d(self.0, id, k as i64, n as i64);
+            let x = sys::ggml_new_tensor_2d(self.0, sys::GGML_TYPE_F32, k as i64, m as i64);
+            sys::ggml_mul_mat(self.0, weights, x)
+        }
     }
 }
 
@@ -214,9 +248,51 @@ impl Buffer {
     }
 }
 
+/// How the peer keeps weights of a pair in memory.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// As in the file.
+    Plain,
+    /// As its loader lays them out anew where nothing else is asked for.
+    #[cfg(feature = "ggml")]
+    Repacked(repacked::BufferType),
+}
+
+impl Form {
+    /// All that it has for weights of `n` rows of `k`. (What ik_llama.cpp lays out anew has types of its own, each in a pair.)
+    pub fn all(pair: &Pair, n: usize, k: usize) -> Result<Vec<Form>, Error> {
+        #[cfg(feature = "ggml")]
+        if let Some(kept) = repacked::BufferType::of(pair, n, k)? {
+            return Ok(vec![Form::Plain, Form::Repacked(kept)]);
+        }
+        #[cfg(not(feature = "ggml"))]
+        let _ = (pair, n, k);
+        Ok(vec![Form::Plain])
+    }
+
+    /// What a record calls the peer's type in this form.
+    pub fn name(self, pair: &Pair) -> String {
+        match self {
+            Form::Plain => pair.theirs.to_owned(),
+            #[cfg(feature = "ggml")]
+            Form::Repacked(kept) => format!("{} {}", pair.theirs, kept.name()),
+        }
+    }
+}
+
+/// One copy of weights.
+enum Copy {
+    Plain(Buffer),
+    #[cfg(feature = "ggml")]
+    Repacked(repacked::Repacked),
+}
+
 /// Rows quantized by the peer.
 pub struct Weights {
-    pub copies: Vec<Buffer>,
+    /// As in the file.
+    rows: Buffer,
+    form: Form,
+    copies: Vec<Copy>,
     id: sys::ggml_type,
     pub n: usize,
     pub k: usize,
@@ -266,14 +342,46 @@ impl Weights {
         if written != bytes {
             return Err(Error::Peer(PACKAGE, "quantize the weights"));
         }
-        Ok(Weights { copies: vec![buffer], id, n, k, bytes })
+        Ok(Weights { rows: buffer, form: Form::Plain, copies: Vec::new(), id, n, k, bytes })
+    }
+
+    /// The rows as in the file.
+    pub fn rows(&self) -> &[u8] {
+        self.rows.bytes(self.bytes)
+    }
+
+    /// Lets go of all copies; those made from now on are in another form.
+    pub fn take_form(&mut self, form: Form) {
+        self.copies.clear();
+        self.form = form;
     }
 
     /// Makes copies until there are `count`.
-    pub fn copy(&mut self, count: usize) {
+    pub fn copy(&mut self, count: usize) -> Result<(), Error> {
         while self.copies.len() < count {
-            let copy = Buffer(self.copies[0].0.clone());
+            let copy = match self.form {
+                Form::Plain => Copy::Plain(Buffer(self.rows.0.clone())),
+                #[cfg(feature = "ggml")]
+                Form::Repacked(kept) => {
+                    Copy::Repacked(repacked::Repacked::new(kept, self.id, [self.n, self.k], self.rows())?)
+                }
+            };
             self.copies.push(copy);
+        }
+        Ok(())
+    }
+
+    /// The tensor of a copy, in a context where it has none yet.
+    fn tensor(&mut self, context: &Context, at: usize) -> *mut sys::ggml_tensor {
+        match &mut self.copies[at] {
+            // SAFETY: the context has room for the description; the copy is as large as type and shape ask for.
+            Copy::Plain(buffer) => unsafe {
+                let tensor = sys::ggml_new_tensor_2d(context.0, self.id, self.k as i64, self.n as i64);
+                (*tensor).data = buffer.pointer();
+                tensor
+            },
+            #[cfg(feature = "ggml")]
+            Copy::Repacked(copy) => copy.tensor(),
         }
     }
 }
@@ -316,8 +424,7 @@ impl<'w> Products<'w> {
         let graph = unsafe {
             let graph = sys::ggml_new_graph_custom(context.0, graph_size(count), false);
             for at in 0..count {
-                let w = sys::ggml_new_tensor_2d(context.0, weights.id, k as i64, n as i64);
-                (*w).data = weights.copies[at % copies].pointer();
+                let w = weights.tensor(&context, at % copies);
                 let x = sys::ggml_new_tensor_2d(context.0, sys::GGML_TYPE_F32, k as i64, m as i64);
                 (*x).data = input.pointer();
                 let product = sys::ggml_mul_mat(context.0, w, x);

@@ -7,7 +7,7 @@ mod turns;
 
 use crate::busy::{self, Watch, refuse_busy};
 use crate::error::Error;
-use crate::measure::locked_version;
+use crate::measure::{locked_version, numbers};
 use crate::peer::PACKAGE;
 use crate::record::{self, date, load, machine, versions};
 use clap::Args;
@@ -56,6 +56,26 @@ pub struct Arguments {
     record: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// The command that measures the same again.
+    fn command(&self) -> String {
+        let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, head, .. } = self;
+        let model = model.file_name().unwrap_or_default().to_string_lossy();
+        let threads = numbers(threads);
+        let mut command = format!(
+            "peers model {model} --threads {threads} --rounds {rounds} --prompt {prompt} --generate {generate} --compare {compare} \
+             --greedy {greedy}"
+        );
+        if *nmse != NMSE_BOUND {
+            command += &format!(" --nmse {nmse}");
+        }
+        if let Some(head) = head {
+            command += &format!(" --head {head}");
+        }
+        command
+    }
+}
+
 /// Both sides quantize activations to int8, each in its way, and keep f16 in their caches; every layer adds to the difference.
 const NMSE_BOUND: f64 = 2e-2;
 
@@ -70,15 +90,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let before = load();
     let positions = prompt.max(generate).max(compare + greedy);
-    let options = |threads| Options {
-        threads,
-        context: Some(positions),
-        // All logits that are compared come of one batch.
-        batch: (compare > DEFAULT_BATCH).then_some(compare),
-        head: head.clone(),
-        ..Options::default()
-    };
-    let mut ours = Decoder::load(model, &options(1))?;
+    let options =
+        |threads| Options { threads, context: Some(positions), head: head.clone(), ..Options::default() };
+    // All logits that are compared come of one batch; what is measured takes the batch of those who set nothing.
+    let batch = (compare > DEFAULT_BATCH).then_some(compare);
+    let mut ours = Decoder::load(model, &Options { batch, ..options(1) })?;
     let vocab = ours.config.vocab;
     // The tokens of `decoder bench`.
     let tokens: Vec<u32> = (0..positions).map(|index| (index * 7919 % vocab) as u32).collect();
@@ -131,7 +147,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         peer: format!("{PACKAGE} {}", locked_version()),
         model: model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         date: None,
-        command: format!("peers model --rounds {rounds} --prompt {prompt} --generate {generate}"),
+        command: arguments.command(),
         versions: versions(),
         load: [before, load()],
         others,
