@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// No kernel of this name is in the binary.
     #[error(
-        "unknown kernel `{name}`{}\n  help: `gristmill list` prints the kernels of this build; names may come from GRISTMILL_KERNEL \
+        "unknown kernel `{name}`{}\n  help: `gristmill list --kernels` prints those of this build; names may come from GRISTMILL_KERNEL \
          and GRISTMILL_DISABLE",
         Meant(.nearest)
     )]

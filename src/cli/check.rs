@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Specs may refer to those in this binary. Exits with 1 if there are errors.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// TOML files, or folders with formats/, packings/, kernels/, activations/, codebooks/
+    /// TOML files, or folders with formats/, packings/, imports/, kernels/, activations/, codebooks/
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }

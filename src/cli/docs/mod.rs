@@ -128,7 +128,7 @@ fn formats(
             format.gguf.map_or(String::from("-"), |id| id.to_string()),
             if format.family.is_empty() { "-".to_owned() } else { format!("`{}`", format.family) },
             if quantizers.is_empty() { "-".to_owned() } else { quantizers.join(", ") },
-            k.map_or(String::from("-"), |k| words("k", k)),
+            k.map_or(String::from("-"), |k| words("k", &[k])),
             cells.join(" | "),
             on_cuda,
             cell(&format.doc),
@@ -264,15 +264,19 @@ fn activations(set: &SpecSet, kernels: &[Listed], out: &mut dyn Write) -> Result
 /// What is said of the kernels of one variant together.
 struct Variant<'k> {
     first: &'k Listed,
-    count: usize,
+    /// The rules of each kernel; formats may begin with different numbers of tokens.
+    shapes: Vec<ShapeRules>,
 }
 
 fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(
         out,
         "## Variants\n\n\
-         A processor runs a variant if it has all the features; among those that take the shape, the lowest in its\n\
-         op's list wins. The scalar reference needs nothing and runs on every architecture.\n"
+         A processor runs a variant if it has all the features. Of those that take the shape, the one of the highest ISA is chosen, of\n\
+         these the one that requires the most features, and of these the first in the kernel file. `dense_*` are chosen only where they are\n\
+         asked for, where a tuning measured them as faster, or where weights are read from memory and not from caches; a tuning goes\n\
+         before all of this. `gristmill explain` shows the choice for a shape, with the reasons against the others. The scalar\n\
+         reference needs no feature and runs on every architecture.\n"
     )?;
     writeln!(out, "| op | variant | CPU features | tokens | kernels |\n|---|---|---|---|---|")?;
     let mut seen: BTreeMap<(Op, Isa, String), Variant<'_>> = BTreeMap::new();
@@ -281,16 +285,19 @@ fn variants(kernels: &[Listed], out: &mut dyn Write) -> Result<(), CliError> {
         let Some(isa) = kernel.isa else { continue };
         let at = kernel.name.find(&format!(".{}", isa.name())).map_or(0, |at| at + 1);
         let suffix = kernel.name.get(at..).unwrap_or(&kernel.name).to_owned();
-        seen.entry((kernel.op, isa, suffix)).or_insert(Variant { first: kernel, count: 0 }).count += 1;
+        let variant =
+            seen.entry((kernel.op, isa, suffix)).or_insert(Variant { first: kernel, shapes: Vec::new() });
+        variant.shapes.push(kernel.shape);
     }
-    for ((op, _, suffix), Variant { first, count }) in &seen {
+    for ((op, _, suffix), Variant { first, shapes }) in &seen {
         let features: Vec<&str> = first.features.iter().map(|feature| feature.name()).collect();
         writeln!(
             out,
-            "| {} | `{suffix}` | {} | {} | {count} |",
+            "| {} | `{suffix}` | {} | {} | {} |",
             op.name(),
             if features.is_empty() { "-".to_owned() } else { features.join(", ") },
-            words_of_outputs(first.shape),
+            words_of_outputs(shapes),
+            shapes.len(),
         )?;
     }
     writeln!(out)?;
@@ -312,11 +319,11 @@ const GPUS: &[((u8, u8), &str)] = &[
 fn cuda_drivers(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
     writeln!(
         out,
-        "\n## GPUs and drivers\n\n\
+        "## GPUs and drivers\n\n\
          What a device runs of a kernel that has all these images. Machine code of a CUDA 13 compiler needs R580; PTX is written\n\
          in the version of CUDA 12.0, which every driver from R525 on compiles, for the newest architecture that the device has. Kernels\n\
          that 9.0a alone has bring PTX of it: products of floats for these drivers, of int8 for those from R550 on (PTX 8.4). Drivers before R525 are refused. `gristmill list --device cuda:0 --json`\n\
-         says it for each image of a build.\n\n\
+         says it for each image of a build. No image runs on a device below 7.5.\n\n\
          | device | for example | R525 to R575 | R580 and newer |\n|---|---|---|---|"
     )?;
     for (cc, example) in GPUS {
@@ -326,38 +333,47 @@ fn cuda_drivers(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
         let cubin = own.map_or(ptx.clone(), |arch| format!("sm_{arch}"));
         writeln!(out, "| {}.{} | {example} | {ptx} | {cubin} |", cc.0, cc.1)?;
     }
+    writeln!(out)?;
     Ok(())
 }
 
 fn cuda_variants(set: &SpecSet, cuda: &[CudaListed], out: &mut dyn Write) -> Result<(), CliError> {
-    let named = |arch: &CudaArch| format!("sm_{arch}");
-    let mut images: Vec<String> = set.cuda.architectures.iter().map(named).collect();
+    let named = |archs: &[CudaArch]| archs.iter().map(|arch| format!("sm_{arch}")).collect::<Vec<_>>();
+    let mut images = named(&set.cuda.architectures);
     images.extend(set.cuda.ptx.iter().map(|arch| format!("compute_{arch} (PTX)")));
+    let oldest = set.cuda.ptx.iter().chain(&set.cuda.architectures).map(|arch| arch.cc()).min();
+    let (major, minor) = oldest.unwrap_or_default();
     writeln!(
         out,
         "## CUDA variants\n\n\
-         Images of each for: {}. A device runs a variant if it has the compute capability and an image runs on it;\n\
-         among those that take the shape, the first in its op's list wins.\n",
+         \"images\" are those of a default build: \"all\" are {}, as far as the variant's compute capability reaches (PTX that\n\
+         repeats that of an older architecture is left out); of a variant that names architectures these are all. A device runs a variant if it has the compute capability and an\n\
+         image runs on it. No image runs below {major}.{minor}, whatever the column says. Of the variants that take the shape, serve the\n\
+         precision that is asked for and read the packing that the weights are held in, the first in this table is chosen, unless a\n\
+         tuning measured another one as faster.\n",
         images.join(", ")
     )?;
     writeln!(
         out,
-        "| op | variant | compute capability | tokens and rows | kernels |\n|---|---|---|---|---|"
+        "| op | variant | compute capability | images | tokens and rows | kernels |\n|---|---|---|---|---|---|"
     )?;
-    let mut seen: BTreeMap<(Op, usize), (&CudaListed, usize)> = BTreeMap::new();
+    let mut seen: BTreeMap<(Op, usize), (&CudaListed, Vec<ShapeRules>)> = BTreeMap::new();
     for kernel in cuda {
-        seen.entry((kernel.op, kernel.order)).or_insert((kernel, 0)).1 += 1;
+        seen.entry((kernel.op, kernel.order)).or_insert((kernel, Vec::new())).1.push(kernel.shape);
     }
-    for ((op, _), (first, count)) in &seen {
+    for ((op, _), (first, shapes)) in &seen {
         let at = first.name.find(".cuda").map_or(0, |at| at + 1);
+        let only = named(first.algorithm.only_on());
         writeln!(
             out,
-            "| {} | `{}` | {}.{} | {} | {count} |",
+            "| {} | `{}` | {}.{} | {} | {} | {} |",
             op.name(),
             first.name.get(at..).unwrap_or(&first.name),
             first.min_cc.0,
             first.min_cc.1,
-            words_of_outputs(first.shape),
+            if only.is_empty() { "all".to_owned() } else { only.join(", ") },
+            words_of_outputs(shapes),
+            shapes.len(),
         )?;
     }
     writeln!(out)?;
@@ -434,24 +450,33 @@ fn cpp_backends(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The rules on tokens and rows in words: `m >= 17, n >= 8192`, `any`.
-fn words_of_outputs(shape: ShapeRules) -> String {
-    let rules = [words("m", shape.m), words("n", shape.n)];
+/// The rules of a variant's kernels on tokens and rows in words: `m >= 17, n >= 8192`, `any`.
+fn words_of_outputs(shapes: &[ShapeRules]) -> String {
+    let of = |rule: fn(&ShapeRules) -> DimRule| shapes.iter().map(rule).collect::<Vec<_>>();
+    let rules = [words("m", &of(|shape| shape.m)), words("n", &of(|shape| shape.n))];
     let told: Vec<&str> = rules.iter().map(String::as_str).filter(|words| *words != "any").collect();
     if told.is_empty() { "any".to_owned() } else { told.join(", ") }
 }
 
-/// A rule in words: `multiple of 256`, `any`.
-fn words(dimension: &str, rule: DimRule) -> String {
-    let mut words = Vec::new();
-    if rule.min > 0 {
-        words.push(format!("{dimension} >= {}", rule.min));
-    }
-    if rule.max < u64::MAX {
-        words.push(format!("{dimension} <= {}", rule.max));
-    }
-    if rule.multiple_of > 1 {
-        words.push(format!("multiple of {}", rule.multiple_of));
-    }
+/// Rules of several formats in words: `multiple of 256`, `any`, where they differ `m >= 16 to 48, by format`.
+fn words(dimension: &str, rules: &[DimRule]) -> String {
+    // The least and the greatest of a bound, unless no rule sets it.
+    let bound = |of: fn(&DimRule) -> u64, unset: u64, words: String| {
+        let bounds = || rules.iter().map(of);
+        let (least, most) = bounds().min().zip(bounds().max()).filter(|ends| *ends != (unset, unset))?;
+        let number = |bound: u64| if bound == u64::MAX { "any".to_owned() } else { bound.to_string() };
+        Some(match least == most {
+            true => format!("{words} {}", number(least)),
+            false => format!("{words} {} to {}, by format", number(least), number(most)),
+        })
+    };
+    let words: Vec<String> = [
+        bound(|rule| rule.min, 0, format!("{dimension} >=")),
+        bound(|rule| rule.max, u64::MAX, format!("{dimension} <=")),
+        bound(|rule| rule.multiple_of, 1, "multiple of".to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if words.is_empty() { "any".to_owned() } else { words.join(", ") }
 }

@@ -11,7 +11,7 @@ use gristmill::vocab::Isa;
 pub struct Arguments {
     /// Only this kernel
     pub(super) kernel: Option<String>,
-    /// Only kernels of this ISA: scalar, sse4.1, avx2, avxvnni, avx512
+    /// Only kernels of this ISA: scalar, sse4.1, avx2, avxvnni, avx512, neon
     #[arg(long, value_name = "NAME", value_parser = request::isa)]
     pub(super) isa: Option<Isa>,
     /// Only this format (or activation format)

@@ -2,7 +2,7 @@
 
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
-use super::record::{header, load};
+use super::record::{header, load, on};
 use gristmill_records::committed::{Candle, CandleCell, CandleRun};
 use std::io::Write;
 
@@ -11,27 +11,28 @@ const CANDLE_GOAL: f64 = 1.4;
 
 /// The layer for candle beside candle's own.
 pub fn print(record: &Candle, out: &mut dyn Write) -> Result<(), CliError> {
-    header(&record.date, &record.machine, out)?;
+    header("Layers", &record.date, &record.machine, out)?;
     writeln!(
         out,
-        "The layer of bindings/candle and candle's own `QMatMul`, in one process and in turn, called as modules of candle; weights\n\
+        "The layer of bindings/candle and candle's own `QMatMul`, in one process and alternately, called as modules of candle; weights\n\
          stay in the caches as far as these hold them. Of one thread it is time of the processor that counts, so that other programs do not.\n\
          For some types candle looks for features of the processor when it runs, for others it has code for those alone that its compiler\n\
          could rely on; ours always looks when it runs. Cells: GMAC/s of candle, of ours, and how many times as fast ours is. The goal is\n\
          {CANDLE_GOAL} in each cell of a type that candle has. Where it has none of a format, its layer has the same weights as f32.\n"
     )?;
     for run in &record.candle {
-        candle_run(run, out)?;
+        candle_run(run, &on(&record.date, &record.machine), out)?;
     }
     Ok(())
 }
 
-fn candle_run(run: &CandleRun, out: &mut dyn Write) -> Result<(), CliError> {
+fn candle_run(run: &CandleRun, on: &str, out: &mut dyn Write) -> Result<(), CliError> {
     let built = match run.target_features.is_empty() {
         true => "built without further features".to_owned(),
         false => format!("built for {}", run.target_features.join(", ")),
     };
-    writeln!(out, "### {}, {built}, {}\n", run.peer, table::counted(run.threads as usize, "thread"))?;
+    let threads = table::counted(run.threads as usize, "thread");
+    writeln!(out, "#### {}, {built}, {threads}, {on}\n", run.peer)?;
     writeln!(out, "{}; {}.\n", run.versions.join("; "), load(run.load))?;
     let of_types = || run.cells.iter().filter(|cell| cell.theirs.is_some());
     // What is not a number is not reached either.

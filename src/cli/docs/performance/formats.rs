@@ -10,7 +10,7 @@ use std::io::Write;
 /// Percent of the ceiling for every format of a record of `bench --json`.
 pub fn print(record: &Formats, out: &mut dyn Write) -> Result<(), CliError> {
     let bits = |of: &Measurement| of.file_bits_per_weight.zip(of.memory_bits_per_weight);
-    header(&record.date, &record.machine, out)?;
+    header("Formats", &record.date, &record.machine, out)?;
     writeln!(
         out,
         "`{}`; {}. In each cell: GMAC/s, the percentage of the ceiling that was measured beside the kernel, and what sets\n\

@@ -2,13 +2,13 @@
 
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
-use super::record::{another_day, busy, header};
+use super::record::{busy, header, on};
 use gristmill_records::peers::{ModelRun, Models, OURS};
 use std::io::Write;
 
 /// Our decoder and a peer on whole models.
 pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
-    header(&record.date, &record.machine, out)?;
+    header("Models", &record.date, &record.machine, out)?;
     writeln!(
         out,
         "Models of random numbers in the shapes of published ones, made by `benches/peers/models`: our decoder (examples/decoder) and\n\
@@ -16,14 +16,14 @@ pub fn print(record: &Models, out: &mut dyn Write) -> Result<(), CliError> {
          of the rounds with the least and the greatest. NMSE: mean square difference of the logits, relative to their variance.\n"
     )?;
     for run in &record.models {
-        model_run(run, out)?;
+        model_run(run, &on(run.date.as_ref().unwrap_or(&record.date), &record.machine), out)?;
     }
     Ok(())
 }
 
-fn model_run(run: &ModelRun, out: &mut dyn Write) -> Result<(), CliError> {
-    writeln!(out, "### {}, {}\n", run.model, run.peer)?;
-    writeln!(out, "{}{}{}.\n", another_day(&run.date), run.versions.join("; "), busy(run.others))?;
+fn model_run(run: &ModelRun, on: &str, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(out, "#### {}, {} {on}\n", run.model, run.peer)?;
+    writeln!(out, "{}{}.\n", run.versions.join("; "), busy(run.others))?;
     let sizes = &run.sizes;
     let mib = |bytes: u64| measured(bytes as f64 / 1048576.0);
     writeln!(

@@ -2,23 +2,22 @@
 
 use super::super::super::error::CliError;
 use super::super::super::table::{self, measured};
-use super::record::{COLUMNS, another_day, busy, counted, header, load};
+use super::record::{COLUMNS, busy, counted, header, load, on};
 use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use std::io::Write;
 
 /// Products, ours and a peer's.
 pub fn print(record: &Products, out: &mut dyn Write) -> Result<(), CliError> {
-    header(&record.date, &record.machine, out)?;
+    header("Products", &record.date, &record.machine, out)?;
     for run in &record.runs {
-        product_run(run, out)?;
+        product_run(run, &on(run.date.as_ref().unwrap_or(&record.date), &record.machine), out)?;
     }
     Ok(())
 }
 
-fn product_run(run: &ProductRun, out: &mut dyn Write) -> Result<(), CliError> {
-    writeln!(out, "### {}\n", run.peer)?;
-    let day = another_day(&run.date);
-    writeln!(out, "{day}{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
+fn product_run(run: &ProductRun, on: &str, out: &mut dyn Write) -> Result<(), CliError> {
+    writeln!(out, "#### {} {on}\n", run.peer)?;
+    writeln!(out, "{}; {}{}.\n", run.versions.join("; "), load(run.load), busy(run.others))?;
     for note in &run.notes {
         writeln!(out, "- {note}")?;
     }

@@ -9,14 +9,19 @@ use std::io::Write;
 pub const COLUMNS: &[(u64, &str)] =
     &[(1, "hot"), (1, "cold"), (8, "hot"), (32, "hot"), (128, "hot"), (512, "hot")];
 
-/// Where and when.
-pub fn header(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
+/// Where and when, as headings say it: by this headings of several records differ.
+pub fn on(date: &str, machine: &Machine) -> String {
+    format!("on {}, {date}", machine.cpu.replace("(R)", ""))
+}
+
+/// The heading of a record, and its machine.
+pub fn header(title: &str, date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), CliError> {
     let size = |size: Option<u64>| size.map_or("?".to_owned(), bytes);
     writeln!(
         out,
-        "{date}, {} cores of {}, L2 {}, L3 {}.\n",
+        "### {title} {}\n\n{} cores, L2 {}, L3 {}.\n",
+        on(date, machine),
         machine.cores,
-        machine.cpu,
         size(machine.l2_bytes),
         size(machine.l3_bytes)
     )?;
@@ -27,11 +32,6 @@ pub fn header(date: &str, machine: &Machine, out: &mut dyn Write) -> Result<(), 
 pub fn load(load: [Option<f64>; 2]) -> String {
     let [before, after] = load.map(|load| load.map_or("?".to_owned(), |load| format!("{load:.1}")));
     format!("load average {before} before and {after} after (1 is the measurement alone)")
-}
-
-/// The day of a run that was made on another one than the record begins with, in front of what else is said of it.
-pub fn another_day(date: &Option<String>) -> String {
-    date.as_ref().map_or(String::new(), |day| format!("{day}; "))
 }
 
 /// What other programs took of the machine, behind what else is said of it; nothing where it was not measured.
