@@ -42,6 +42,22 @@ assert!(memory.bits_per_weight < 2.1);
 //!
 //! The folder `examples` of the repository has small programs: `minimal`, `gguf_layer`, `shared_activations`, `own_threads`, `receipts`,
 //! `custom_format`, `engine_stream` (a CUDA stream that an engine lends), and `downstream`, a crate with a format and a kernel of its own.
+//!
+//! # Cargo features
+//!
+//! | feature | what a build then has |
+//! |---|---|
+//! | `bitnet`, `ggml` (both by default), `iq`, `import`, `all` | kernels of these families of formats, `all` of the four |
+//! | `cli` | the command and the oracle: the modules `validate`, `compare`, `oracle`, `weights_file`; brings `json` |
+//! | `json` | the module `json`: formats, kernels, decisions and plans as types with a JSON form |
+//! | `ops` | `history`, `report`, `top` and `run --monitor` of the command; brings `cli` |
+//! | `tracing` | launches that a monitor times are spans of `tracing`; brings `ops` |
+//! | `rayon` | kernels on the threads of a `rayon::ThreadPool` |
+//! | `cuda`, also called `gpu` | kernels for NVIDIA GPUs, where a CUDA compiler is found: the module `cuda` |
+//! | `nvml` | temperature and throttling of a GPU in `cuda::health`; brings `cuda` |
+//! | `nccl` | `RowParallelLinear` over several processes or machines; brings `cuda` |
+//! | `cudarc` | `cuda::Gpu::of_cudarc`: an engine's stream as cudarc's type; brings `cuda` |
+//! | `cublaslt` | `bench --device cuda:0` of the command times cuBLASLt beside our products; brings `cuda` and `cli` |
 
 /// The code in pages compiles and runs.
 #[cfg(all(doctest, feature = "bitnet"))]
