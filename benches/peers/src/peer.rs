@@ -3,16 +3,16 @@
 #[cfg(all(feature = "ik", feature = "ggml"))]
 compile_error!("both peers define the same symbols: build with one of the features");
 
+mod library;
 #[cfg(feature = "ggml")]
 pub mod repacked;
+
+pub use library::PACKAGE;
 
 use crate::error::Error;
 #[cfg(feature = "ik")]
 use gristmill::{CpuProfile, vocab::Feature};
-#[cfg(feature = "ik")]
-use ik_llama_cpp_sys as sys;
-#[cfg(feature = "ggml")]
-use llama_cpp_sys_2 as sys;
+use library::{Context, graph_size, sys};
 use std::ffi::c_void;
 #[cfg(feature = "ggml")]
 use std::ffi::{CStr, c_char};
@@ -60,9 +60,7 @@ const fn interleaved(
     Pair { bytes: Some(plain), ..pair(theirs, id, ours) }
 }
 
-/// Package and version.
-#[cfg(feature = "ik")]
-pub const PACKAGE: &str = "ik-llama-cpp-sys";
+/// What is compared.
 #[cfg(feature = "ik")]
 pub const PAIRS: &[Pair] = &[
     Pair { bytes: None, ..ternary("IQ2_BN_R4", sys::GGML_TYPE_IQ2_BN_R4, "i2_s") },
@@ -104,8 +102,7 @@ pub const PAIRS: &[Pair] = &[
     pair("IQ1_S", sys::GGML_TYPE_IQ1_S, "iq1_s"),
     pair("IQ1_M", sys::GGML_TYPE_IQ1_M, "iq1_m"),
 ];
-#[cfg(feature = "ggml")]
-pub const PACKAGE: &str = "llama-cpp-sys-2";
+/// What is compared.
 #[cfg(feature = "ggml")]
 pub const PAIRS: &[Pair] = &[
     ternary("TQ2_0", sys::GGML_TYPE_TQ2_0, "tq2_0"),
@@ -178,51 +175,6 @@ pub fn prepare() -> Result<(), Error> {
     Ok(())
 }
 
-/// A context, for descriptions of tensors and graphs; their data lie in buffers of ours.
-struct Context(*mut sys::ggml_context);
-
-impl Context {
-    /// With room for a graph of so many products.
-    fn new(products: usize) -> Result<Context, Error> {
-        // SAFETY: they tell sizes.
-        let mem_size = unsafe {
-            3 * products * sys::ggml_tensor_overhead()
-                + sys::ggml_graph_overhead_custom(graph_size(products), false)
-        };
-        let params = sys::ggml_init_params {
-            mem_size: mem_size + (64 << 10),
-            mem_buffer: std::ptr::null_mut(),
-            no_alloc: true,
-        };
-        // SAFETY: the parameters ask for memory of the library's own.
-        let context = unsafe { sys::ggml_init(params) };
-        if context.is_null() { Err(Error::Peer(PACKAGE, "make a context")) } else { Ok(Context(context)) }
-    }
-
-    /// A product of weights of a type, `n` rows of `k`, and `m` tokens; none of them has data yet.
-    #[cfg(feature = "ggml")]
-    fn product(&self, id: sys::ggml_type, [n, k]: [usize; 2], m: usize) -> *mut sys::ggml_tensor {
-        // SAFETY: the context has room for these descriptions.
-        unsafe {
-            let weights = sys::ggml_new_tensor_2d(self.0, id, k as i64, n as i64);
-            let x = sys::ggml_new_tensor_2d(self.0, sys::GGML_TYPE_F32, k as i64, m as i64);
-            sys::ggml_mul_mat(self.0, weights, x)
-        }
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: `ggml_init` made it, and nothing made in it outlives its owner.
-        unsafe { sys::ggml_free(self.0) }
-    }
-}
-
-/// Tensors of a graph of so many products.
-fn graph_size(products: usize) -> usize {
-    3 * products + 8
-}
-
 /// A buffer that starts on a cache line.
 pub struct Buffer(Vec<Line>);
 
@@ -262,7 +214,7 @@ impl Form {
     /// All that it has for weights of `n` rows of `k`. (What ik_llama.cpp lays out anew has types of its own, each in a pair.)
     pub fn all(pair: &Pair, n: usize, k: usize) -> Result<Vec<Form>, Error> {
         #[cfg(feature = "ggml")]
-        if let Some(kept) = repacked::BufferType::of(pair, n, k)? {
+        if let Some(kept) = repacked::BufferType::of(pair.id, n, k)? {
             return Ok(vec![Form::Plain, Form::Repacked(kept)]);
         }
         #[cfg(not(feature = "ggml"))]

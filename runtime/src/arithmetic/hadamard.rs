@@ -6,7 +6,7 @@
 
 use crate::activations::{InputRows, NonFinite};
 use crate::error::Error;
-use crate::prologue::steps::{butterflies, inverse_root};
+use crate::prologue::steps::{butterflies, inverse_root, signed_transform};
 use crate::room::room;
 use crate::threads::Threads;
 use gristmill_spec::vocab::DType;
@@ -160,11 +160,7 @@ impl Hadamard {
     }
 
     fn forward_row(&self, row: &mut [f32]) {
-        self.sign(row);
-        for value in row.iter_mut() {
-            *value *= self.factor;
-        }
-        butterflies(row, self.block);
+        signed_transform(row, self.signs.as_deref(), self.block);
     }
 
     fn sign(&self, row: &mut [f32]) {

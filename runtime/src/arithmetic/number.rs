@@ -151,14 +151,19 @@ pub fn signed_abs_max(x: &[f32], magnitude: f32) -> f32 {
     if magnitude == 0.0 {
         return 0.0;
     }
-    // The smallest position: that vectorizes, and a search does not.
-    let mut first = u32::MAX;
-    for i in 0..x.len() {
-        let same = x[i].to_bits() & MAGNITUDE == magnitude.to_bits();
-        first = first.min(if same { i as u32 } else { u32::MAX });
+    // Positions in a chunk are below 2^32 - 1, which stands for none.
+    for chunk in x.chunks(u32::MAX as usize) {
+        // The smallest position: that vectorizes, and a search does not.
+        let mut first = u32::MAX;
+        for i in 0..chunk.len() {
+            let same = chunk[i].to_bits() & MAGNITUDE == magnitude.to_bits();
+            first = first.min(if same { i as u32 } else { u32::MAX });
+        }
+        if let Some(value) = chunk.get(first as usize) {
+            return if value.is_sign_negative() { -magnitude } else { magnitude };
+        }
     }
-    let negative = x.get(first as usize).is_some_and(|x| x.is_sign_negative());
-    if negative { -magnitude } else { magnitude }
+    magnitude
 }
 
 /// Values that [`abs_mean`] sums together.

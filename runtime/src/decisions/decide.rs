@@ -464,7 +464,7 @@ impl Prepared {
         let name = |index: usize| self.registry.entries.get(index).map(|entry| entry.name.to_owned());
         let restrict = Restrict {
             isa: self.allowed.isa,
-            kernel: self.allowed.only.and_then(name),
+            kernel: self.allowed.kernel.clone(),
             disabled: self.allowed.disabled.iter().copied().filter_map(name).collect(),
             quarantined: self.allowed.quarantined.iter().map(|(_, kernel)| kernel.clone()).collect(),
             packing: self.allowed.packing.map(str::to_owned),

@@ -1,6 +1,7 @@
 //! A matrix in a format's own bytes that may own them.
 
 use crate::error::Error;
+use crate::operands::sizes::check_rows;
 use crate::registry::FormatInfo;
 use crate::room::room;
 use crate::weights::QuantizedMatrix;
@@ -37,12 +38,10 @@ impl<'a> QuantizedBuf<'a> {
     /// tensor, they are copied and it behind them.
     ///
     /// # Errors
-    /// [`Error::NoSuchRow`]; [`Error::OutOfMemory`].
+    /// [`Error::RowRange`]; [`Error::OutOfMemory`].
     pub fn rows_of(matrix: &QuantizedMatrix<'a>, rows: Range<usize>) -> Result<QuantizedBuf<'a>, Error> {
         let (format, n, k, row_bytes) = (matrix.format(), matrix.n(), matrix.k(), matrix.row_bytes());
-        if rows.end > n || rows.start > rows.end {
-            return Err(Error::NoSuchRow { row: rows.start.max(rows.end.saturating_sub(1)), rows: n });
-        }
+        check_rows(&rows, n)?;
         // The length of the data was compared with the shape, so these are in it.
         let data = matrix.data();
         let part = data.get(rows.start * row_bytes..rows.end * row_bytes).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Sizes of buffers, compared with those that a shape gives.
 
 use crate::error::Error;
+use std::ops::Range;
 
 pub(crate) fn check_len(
     what: &'static str,
@@ -13,6 +14,14 @@ pub(crate) fn check_len(
 
 pub(crate) fn product_of(what: &'static str, a: usize, b: usize) -> Result<usize, Error> {
     a.checked_mul(b).ok_or(Error::TooLarge { what })
+}
+
+/// Whether `rows` are rows of a matrix of `n`.
+pub(crate) fn check_rows(rows: &Range<usize>, n: usize) -> Result<(), Error> {
+    match rows.start <= rows.end && rows.end <= n {
+        true => Ok(()),
+        false => Err(Error::RowRange { begin: rows.start, end: rows.end, rows: n }),
+    }
 }
 
 /// Compares the values that there are with `m` rows of `width`: exactly that many without a stride. With one the last row

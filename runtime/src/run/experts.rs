@@ -33,6 +33,7 @@ use crate::operands::sizes::{check_len, product_of};
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, FormatInfo, Registry};
 use crate::request::Shape;
+use crate::run::choice::{Choice, refused};
 use crate::run::launch::{Group, GroupedWork};
 use crate::threads::Threads;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
@@ -55,14 +56,6 @@ pub enum ExpertInput<'a> {
 /// Bytes of an expert from which on its rows are divided to the NUMA nodes that read them. Each share has a mapping of its own, of which
 /// systems have some ten thousand for a program, and a model has thousands of small experts.
 const LEAST_PLACED: usize = 4 << 20;
-
-/// A kernel and the weights packed for it.
-#[derive(Debug)]
-struct Choice {
-    matmul: Matmul,
-    /// Index into `packed`.
-    packed: usize,
-}
 
 /// Matrices of one format and shape, of which each token goes through those that [`Routes`] name: the op `matmul_grouped`, on the
 /// processor or on a GPU.
@@ -552,14 +545,6 @@ impl Experts {
     fn any(&self) -> &Choice {
         // `Experts::stacked` is the only maker, and fails where nothing was chosen.
         &self.choices[0]
-    }
-}
-
-fn refused(prepared: &Prepared, shape: Shape) -> Error {
-    match prepared.decide(shape).kernel() {
-        Err(error) => error,
-        // A kernel serves this shape and yet none was taken: say at least what was refused.
-        Ok(_) => Error::NoKernel(Box::new(prepared.decide(shape).refusal())),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What runs: handles and their launches, products, layers and experts, and what takes their place where a kernel or a GPU fails.
 
+mod choice;
 pub mod experts;
 pub(crate) mod guarded;
 pub mod kernel;

@@ -1,12 +1,16 @@
 //! Layers: kernels by shape, policies, and what receipts say of them.
 
-use crate::toy::{FORMATS, HEADER4, REGISTRY, TAIL2, noise, tail2};
+use crate::toy::kernels::dequantize_header4;
+use crate::toy::{FORMATS, HEADER4, REGISTRY, TABLES, TAIL2, noise, tail2};
+use gristmill_runtime::abi::Fault;
 use gristmill_runtime::half::f16;
-use gristmill_runtime::vocab::{DType, DeviceKind};
+use gristmill_runtime::registry::{Code, Entry, EntryFacts, KernelId, Registry, RegistryFacts};
+use gristmill_runtime::vocab::{DType, DeviceKind, Op};
 use gristmill_runtime::{
     Device, Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict,
     Shape, Threads, Workspace,
 };
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const CUDA: Device = Device { kind: DeviceKind::Cuda, index: 0 };
 
@@ -204,6 +208,49 @@ fn the_cpu_policy_moves_the_layer_and_says_so() -> Result<(), Error> {
         json.contains("\"policy\":\"cpu\",\"op\":\"matmul\",\"format\":\"tail2\",\"device\":\"cuda:0\""),
         "{json}"
     );
+    Ok(())
+}
+
+/// A kernel that is asked for by name is that of its op and format, also where a layer needs it for something else.
+#[test]
+fn a_restriction_to_a_dequantizer_holds_for_layers() -> Result<(), Error> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    unsafe fn counted(src: *const u8, dst: *mut f32, count: usize, outer: f32) -> Result<(), Fault> {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: by the ABI.
+        unsafe { dequantize_header4(src, dst, count, outer) }
+    }
+    let name = "dequantize.header4.counted";
+    let facts = EntryFacts {
+        id: KernelId(0x2000),
+        name,
+        code: Code::Dequantize(counted),
+        ..*REGISTRY.entries[7].facts()
+    };
+    // SAFETY: the function is that of the toy registry for the format.
+    let second = unsafe { Entry::new(facts) };
+    // SAFETY: as above.
+    let copy = |entry: &Entry| unsafe { Entry::new(*entry.facts()) };
+    let entries = REGISTRY.entries.iter().map(copy).chain([second]).collect();
+    let facts = RegistryFacts {
+        entries: Vec::leak(entries),
+        candidates: |op, format, dtype, device| match (op, format) {
+            (Op::Dequantize, HEADER4) => &[7, 14],
+            _ => (REGISTRY.candidates)(op, format, dtype, device),
+        },
+        ..TABLES
+    };
+    // SAFETY: as above.
+    let registry: &'static Registry = Box::leak(Box::new(unsafe { Registry::new(facts) }));
+    let (n, k) = (4, 20);
+    let (bytes, _) = header4(n, k)?;
+    let matrix = QuantizedMatrix::new(&FORMATS[HEADER4], n, k, &bytes)?;
+    for (kernel, calls) in [(None, false), (Some("dequantize.header4.scalar"), false), (Some(name), true)] {
+        let restrict = Restrict { kernel: kernel.map(str::to_owned), ..Restrict::default() };
+        let options = LinearOptions { restrict: Some(restrict), ..options(Device::CPU, Policy::Dequantize) };
+        Linear::new(registry, &matrix, &options, &Threads::single())?;
+        assert_eq!(CALLS.swap(0, Ordering::Relaxed) > 0, calls, "{kernel:?}");
+    }
     Ok(())
 }
 

@@ -148,7 +148,7 @@ fn rows_come_with_header_and_tail() -> Result<(), Error> {
         }
         for rows in [4..6, 6..6, 0..usize::MAX] {
             let error = dequantizer.rows(&matrix, rows, &mut []).expect_err("not so many rows");
-            assert!(matches!(error, Error::NoSuchRow { rows: 5, .. }), "{error}");
+            assert!(matches!(error, Error::RowRange { rows: 5, .. }), "{error}");
         }
         let backward = dequantizer.rows(&matrix, Range { start: 4, end: 3 }, &mut []);
         assert_eq!(backward, Err(Error::RowRange { begin: 4, end: 3, rows: 5 }));

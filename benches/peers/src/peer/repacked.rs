@@ -1,7 +1,7 @@
 //! Weights as llama.cpp keeps them on a processor: in the first of its own buffer types that takes their format, which lays rows
 //! out anew for its kernels (`CPU_REPACK`, `AMX`). Its loader chooses by the same questions.
 
-use super::{Context, PACKAGE, Pair, sys};
+use super::library::{Context, PACKAGE, sys};
 use crate::error::Error;
 use std::ffi::{CStr, c_void};
 
@@ -12,7 +12,7 @@ pub struct BufferType(sys::ggml_backend_buffer_type_t);
 impl BufferType {
     /// The first that takes `n` rows of `k`, as the loader asks: whether the product is supported where the weights lie in an empty
     /// buffer of the type.
-    pub fn of(pair: &Pair, n: usize, k: usize) -> Result<Option<BufferType>, Error> {
+    pub fn of(id: sys::ggml_type, n: usize, k: usize) -> Result<Option<BufferType>, Error> {
         let context = Context::new(1)?;
         // SAFETY: the device and its registry live as long as the program; the function has the type that its name stands for,
         // and gives a list that ends with null. Tensors are of the context, and the buffer outlives the question about it.
@@ -27,7 +27,7 @@ impl BufferType {
             let Some(list) = list else { return Ok(None) };
             let mut next = list(device);
             while !(*next).is_null() {
-                let product = context.product(pair.id, [n, k], 1);
+                let product = context.product(id, [n, k], 1);
                 let weights = (*product).src[0];
                 let buffer = sys::ggml_backend_buft_alloc_buffer(*next, 0);
                 (*weights).buffer = buffer;

@@ -13,6 +13,8 @@ use gristmill_spec::vocab::{Isa, Op};
 pub(super) struct Allowed {
     pub(super) isa: Option<Isa>,
     pub(super) only: Option<usize>,
+    /// The kernel that is asked for by name, of whatever op.
+    pub(super) kernel: Option<String>,
     pub(super) disabled: Vec<usize>,
     /// Those in quarantine, each with why.
     pub(super) quarantined: Vec<(usize, Quarantined)>,
@@ -45,7 +47,8 @@ impl Allowed {
             None => None,
         };
         let (isa, packings) = (restrict.isa, restrict.packings);
-        Ok(Allowed { isa, only: only.map(|only| only.index), disabled, quarantined, packing, packings })
+        let (only, kernel) = (only.map(|only| only.index), restrict.kernel.clone());
+        Ok(Allowed { isa, only, kernel, disabled, quarantined, packing, packings })
     }
 
     /// Why a candidate is in quarantine, if it is.

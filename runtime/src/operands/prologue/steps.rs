@@ -134,6 +134,13 @@ pub fn rms_norm(row: &mut [f32], weight: &[f32], epsilon: f32) -> Result<(), Fau
 pub fn hadamard(row: &mut [f32], signs: Option<&[f32]>, block: usize) -> Result<(), Fault> {
     // Behind the transform it would fill its block.
     number::check_finite(row)?;
+    signed_transform(row, signs, block);
+    Ok(())
+}
+
+/// The same, whatever the row holds.
+#[inline(always)]
+pub(crate) fn signed_transform(row: &mut [f32], signs: Option<&[f32]>, block: usize) {
     let factor = inverse_root(block);
     if let Some(signs) = signs {
         let signs = &signs[..row.len()];
@@ -146,7 +153,6 @@ pub fn hadamard(row: &mut [f32], signs: Option<&[f32]>, block: usize) -> Result<
         }
     }
     butterflies(row, block);
-    Ok(())
 }
 
 /// Butterflies `(a + b, a - b)` of elements that are 1, 2, 4, ... apart, in every block of the row.

@@ -178,10 +178,17 @@ impl Drop for Closing<'_> {
             }
             pause(&mut spins);
         }
-        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        let payload = match shared.panicked.swap(false, Ordering::Relaxed) {
+            // SAFETY: who wrote it has left, and the job is still this caller's.
+            true => shared.payload.with_mut(|place| unsafe { (*place).take() }),
+            false => None,
+        };
         shared.taken.store(false, Ordering::Release);
-        if panicked && !std::thread::panicking() {
-            panic!("a part of a job panicked on another thread");
+        match payload {
+            // With what it said: a worker's panic is the caller's.
+            Some(payload) if !std::thread::panicking() => std::panic::resume_unwind(payload),
+            // Dropping it may panic too, which would end the program.
+            payload => std::mem::forget(payload),
         }
     }
 }

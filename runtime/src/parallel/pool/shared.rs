@@ -6,6 +6,7 @@ use crate::parallel::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Cell, Ordering, SPINS, Thread, WAKES, fence, park, spin_loop,
     yield_now,
 };
+use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -49,8 +50,10 @@ pub(super) struct Shared {
     nodes: Box<[usize]>,
     /// A caller has a job here.
     pub(super) taken: Padded<AtomicBool>,
-    /// A part ended in a panic.
+    /// A part ended in a panic on a worker.
     pub(super) panicked: AtomicBool,
+    /// What the first of those panicked with. Written by who sets `panicked`, inside the job; read when nobody is inside.
+    pub(super) payload: Cell<Option<Box<dyn Any + Send>>>,
     /// For each worker, whether it sleeps or is about to.
     pub(super) asleep: Box<[Padded<AtomicBool>]>,
     /// Threads that the last job has parts for, the calling one included. Only waking asks for it.
@@ -118,6 +121,7 @@ impl Shared {
             nodes,
             taken: Padded(AtomicBool::new(false)),
             panicked: AtomicBool::new(false),
+            payload: Cell::new(None),
             asleep: (0..workers).map(|_| Padded(AtomicBool::new(false))).collect(),
             wanted: Padded(AtomicUsize::new(0)),
             workers: OnceLock::new(),
@@ -224,9 +228,13 @@ impl Shared {
                     && let Err(payload) =
                         catch_unwind(AssertUnwindSafe(|| self.take_parts(&job, number, index + 1)))
                 {
-                    self.panicked.store(true, Ordering::Relaxed);
-                    // Dropping it may panic, and then nobody would leave the job.
-                    std::mem::forget(payload);
+                    if self.panicked.swap(true, Ordering::Relaxed) {
+                        // Dropping it may panic, and then nobody would leave the job.
+                        std::mem::forget(payload);
+                    } else {
+                        // SAFETY: nobody else comes here in this job, and the caller looks at it when all have left.
+                        self.payload.with_mut(|place| unsafe { *place = Some(payload) });
+                    }
                 }
                 // Release: what the parts wrote is seen by who waits for us to leave.
                 self.state.fetch_sub(1, Ordering::Release);

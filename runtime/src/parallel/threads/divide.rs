@@ -19,7 +19,7 @@ impl Threads {
             return 1;
         }
         if work < WORTH_WAKING
-            && self.grain == GRAIN
+            && self.grain.is_none()
             && matches!(&self.others, Others::Pool(pool) if pool.sleeps())
         {
             return 1;
@@ -27,9 +27,13 @@ impl Threads {
         self.divided(work, granules)
     }
 
+    fn grain(&self) -> u64 {
+        self.grain.unwrap_or(GRAIN)
+    }
+
     /// [`Threads::parts`] for threads that are awake.
     pub(super) fn divided(&self, work: u64, granules: usize) -> usize {
-        let wanted = usize::try_from(work / self.grain).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(work / self.grain()).unwrap_or(usize::MAX);
         division::parts(self.count, wanted, granules)
     }
 
@@ -128,7 +132,7 @@ impl SomeThreads<'_> {
         if self.count == self.threads.count || parts <= 1 {
             return parts;
         }
-        let wanted = usize::try_from(work / self.threads.grain).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(work / self.threads.grain()).unwrap_or(usize::MAX);
         let parts = division::parts(self.count, wanted, granules);
         match self.threads.others {
             // All of them take parts, so there are no more than threads.

@@ -45,7 +45,7 @@ impl Threads {
 
     /// Runs `run` on chunks of `size` items (the last may be shorter; 0 counts as 1) with the number of each, chunk `i` from
     /// item `i * size` on: the rows of a matrix, say. Neighbours go to a thread together, so nothing is allocated and nothing
-    /// locked for a chunk.
+    /// locked for a chunk; more than 64 threads are an allocation for the whole.
     ///
     /// # Errors
     /// Of several errors, that of the first chunk. Chunks that were to be run behind one that failed, by the same thread, may
@@ -61,7 +61,9 @@ impl Threads {
         E: Send,
     {
         let chunks = items.len().div_ceil(size.max(1));
-        let parts = self.most_parts().min(PARTS_ON_STACK).min(chunks).max(1);
+        // As many as need no memory, but one for each thread.
+        let most = self.most_parts().min(PARTS_ON_STACK.max(self.count));
+        let parts = most.min(chunks).max(1);
         self.chunks_in(parts, division::places_of_unequal(parts, self.count), items, size, run)
     }
 

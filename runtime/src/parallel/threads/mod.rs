@@ -67,7 +67,8 @@ impl Default for ThreadOptions {
 pub struct Threads {
     others: Others,
     count: usize,
-    grain: u64,
+    /// The work below which a job is not divided further, where somebody has set it.
+    grain: Option<u64>,
     /// On several NUMA nodes, where threads are.
     homes: Option<Homes>,
 }
@@ -102,7 +103,7 @@ impl Others {
 impl Threads {
     /// The calling thread alone. Runs neither allocate nor lock.
     pub const fn single() -> Threads {
-        Threads { others: Others::None, count: 1, grain: GRAIN, homes: None }
+        Threads { others: Others::None, count: 1, grain: None, homes: None }
     }
 
     /// The threads of the program itself. Results have the same bits as with any others.
@@ -117,7 +118,7 @@ impl Threads {
         if count > MAX_THREADS {
             return Err(Error::TooManyThreads { count, most: MAX_THREADS });
         }
-        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: GRAIN, homes: None })
+        Ok(Threads { others: Others::Lent(Box::new(executor)), count, grain: None, homes: None })
     }
 
     /// `count` threads, the calling one included; 1 (or 0) is the calling thread alone.
@@ -146,7 +147,7 @@ impl Threads {
                 Others::Pool(pool.map_err(|why| Error::Threads { count, why })?)
             }
         };
-        Ok(Threads { others, count, grain: GRAIN, homes })
+        Ok(Threads { others, count, grain: None, homes })
     }
 
     /// The NUMA node that each thread is on, the calling one first; `None` where all are on one, or it is not known (of lent threads).
@@ -197,9 +198,10 @@ impl Threads {
         if affinity::pin(cpu) { Ok(()) } else { Err(Error::Processor { cpu }) }
     }
 
-    /// Sets the work, in multiply-accumulates, below which a job is not divided further.
+    /// Sets the work, in multiply-accumulates, below which a job is not divided further: 2^19 without it. What is set goes
+    /// before the rule that threads which sleep are not woken for little work.
     pub fn with_grain(self, grain: u64) -> Threads {
-        Threads { grain: grain.max(1), ..self }
+        Threads { grain: Some(grain.max(1)), ..self }
     }
 
     /// How many threads there are.

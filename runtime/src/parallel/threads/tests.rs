@@ -229,6 +229,34 @@ fn executors_say_how_many_threads_they_have() -> Result<(), Error> {
 }
 
 #[test]
+fn chunks_are_for_all_threads() -> Result<(), Error> {
+    struct Parts(usize, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+    impl Executor for Parts {
+        fn count(&self) -> usize {
+            self.0
+        }
+        fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+            self.1.store(parts, std::sync::atomic::Ordering::Relaxed);
+            (0..parts).for_each(part);
+        }
+    }
+    // Four to a thread as long as they need no memory.
+    for (count, expected) in [(2, 8), (16, 64), (40, 64), (96, 96)] {
+        let seen = std::sync::Arc::default();
+        let threads = Threads::lent(Parts(count, std::sync::Arc::clone(&seen)))?;
+        let mut items = vec![0; 1000];
+        let add = |chunk: usize, items: &mut [usize]| -> Result<(), Error> {
+            items.iter_mut().for_each(|item| *item += chunk + 1);
+            Ok(())
+        };
+        threads.chunks(&mut items, 3, add)?;
+        assert!(items.iter().enumerate().all(|(i, item)| i / 3 + 1 == *item), "{count}");
+        assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), expected, "{count}");
+    }
+    Ok(())
+}
+
+#[test]
 fn the_use_of_threads_is_known_where_it_is_asked_for() -> Result<(), Error> {
     use crate::parallel::thread_use::measured;
     let threads = Threads::new(3)?.with_grain(1);

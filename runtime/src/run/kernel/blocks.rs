@@ -7,7 +7,7 @@ use crate::decide::Decision;
 use crate::decisions::thread_limits::ThreadLimits;
 use crate::error::Error;
 use crate::operands::quantized_buf::QuantizedBuf;
-use crate::operands::sizes::{check_len, product_of};
+use crate::operands::sizes::{check_len, check_rows, product_of};
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
@@ -289,7 +289,7 @@ impl Dequantizer {
     /// Writes the values of some rows of `matrix`: `dst` holds `rows.len() * k`. A scale behind the whole tensor counts. One thread.
     ///
     /// # Errors
-    /// As for [`Dequantizer::run`]; [`Error::NoSuchRow`]. Positions are those in the matrix.
+    /// As for [`Dequantizer::run`]; [`Error::RowRange`]. Positions are those in the matrix.
     pub fn rows(
         &self,
         matrix: &QuantizedMatrix<'_>,
@@ -311,13 +311,7 @@ impl Dequantizer {
         threads: &Threads,
     ) -> Result<(), Error> {
         self.check(matrix)?;
-        let (begin, end, n) = (rows.start, rows.end, matrix.n());
-        if begin > end {
-            return Err(Error::RowRange { begin, end, rows: n });
-        }
-        if end > n {
-            return Err(Error::NoSuchRow { row: begin.max(end - 1), rows: n });
-        }
+        check_rows(&rows, matrix.n())?;
         check_len("the destination", "values", product_of("a tensor", rows.len(), matrix.k())?, dst.len())?;
         if dst.is_empty() {
             return Ok(());

@@ -2,7 +2,6 @@
 //! case that there is none.
 
 mod adaptive;
-mod choice;
 #[cfg(feature = "cuda")]
 mod divided;
 #[cfg(feature = "cuda")]
@@ -36,6 +35,7 @@ use crate::operands::output::Output;
 use crate::receipt::{FallbackNote, Recording};
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
+use crate::run::choice::{Choice, refused};
 use crate::run::plain::PlainWeights;
 use crate::run::product::{Destination, Store};
 use crate::threads::Threads;
@@ -43,9 +43,8 @@ use crate::tuning::ShapeClass;
 use crate::weights::{PackedMatrix, QuantizedMatrix, Stack};
 use crate::workspace::{LentRows, Workspace, WorkspaceSize};
 use adaptive::{LayerTrial, Turn};
-use choice::Choice;
 use gristmill_spec::vocab::{DType, Op, Precision};
-use plan::{LayerPlan, refused};
+use plan::LayerPlan;
 use std::sync::Arc;
 
 impl Workspace {

@@ -1,11 +1,11 @@
 //! Activations on a GPU that several layers read.
 
-use super::plan::refused;
-use super::{Choice, Linear};
+use super::Linear;
 use crate::cuda::{DeviceActivations, DeviceBuffer, DeviceInput, DevicePrologue, DevicePrologueInput};
 use crate::error::Error;
 use crate::kernel::{Matmul, QuantizedProduct};
 use crate::request::Shape;
+use crate::run::choice::{Choice, refused};
 use crate::workspace::Workspace;
 use gristmill_spec::vocab::DType;
 

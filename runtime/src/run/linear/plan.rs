@@ -9,6 +9,7 @@ use crate::operands::packed_size::{layout_of, packed_bytes};
 use crate::receipt::FallbackNote;
 use crate::registry::Registry;
 use crate::request::{PrecisionMode, Request, Shape};
+use crate::run::choice::refused;
 use crate::run::plain::PlainWeights;
 use crate::threads::Threads;
 use crate::tuning::ShapeClass;
@@ -169,14 +170,5 @@ impl LayerPlan {
         let weight_bytes = packings.iter().try_fold(plain_bytes, sum).ok_or(too_large)?;
         let bits_per_weight = if weights > 0 { 8.0 * weight_bytes as f64 / weights as f64 } else { 0.0 };
         Ok(LayerMemory { packings, plain_bytes, weight_bytes, bits_per_weight, workspace })
-    }
-}
-
-/// The error that says why nothing serves `shape`.
-pub(super) fn refused(prepared: &Prepared, shape: Shape) -> Error {
-    match prepared.decide(shape).kernel() {
-        Err(error) => error,
-        // A kernel serves this shape and yet none was taken: say at least what was refused.
-        Ok(_) => Error::NoKernel(Box::new(prepared.decide(shape).refusal())),
     }
 }

@@ -1,14 +1,13 @@
 //! Activations of a layer through a prologue, in one pass with their quantization.
 
 use super::Linear;
-use super::choice::Choice;
-use super::plan::refused;
 use crate::activations::QuantizedActivations;
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceBuffer, DevicePrologue, DevicePrologueInput};
 use crate::error::Error;
 use crate::prologue::{Prologue, PrologueInput};
 use crate::request::Shape;
+use crate::run::choice::{Choice, refused};
 use crate::threads::Threads;
 use crate::workspace::Workspace;
 use gristmill_spec::vocab::DType;

@@ -1,12 +1,11 @@
 //! A layer in two steps: activations quantized once, for several layers, and products that read them.
 
 use super::Linear;
-use super::choice::Choice;
-use super::plan::refused;
 use crate::activations::{Input, QuantizedActivations, Source};
 use crate::error::Error;
 use crate::operands::output::Output;
 use crate::request::Shape;
+use crate::run::choice::{Choice, refused};
 use crate::run::launch::ProductJob;
 use crate::run::product::Store;
 use crate::threads::Threads;

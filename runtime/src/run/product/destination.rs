@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::operands::output::Output;
-use crate::operands::sizes::{check_len, check_span};
+use crate::operands::sizes::{check_len, check_rows, check_span};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -40,9 +40,7 @@ impl<'y> Destination<'y> {
         [m, n]: [usize; 2],
     ) -> Result<Destination<'y>, Error> {
         let rows = store.rows.clone().unwrap_or(0..n);
-        if rows.start > rows.end || rows.end > n {
-            return Err(Error::RowRange { begin: rows.start, end: rows.end, rows: n });
-        }
+        check_rows(&rows, n)?;
         let width = rows.len();
         if let Some(bias) = store.bias {
             check_len("the bias", "values", width, bias.len())?;

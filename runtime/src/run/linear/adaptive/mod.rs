@@ -7,10 +7,10 @@
 
 mod times;
 
-use super::choice::Choice;
 use crate::decide::Prepared;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
+use crate::run::choice::Choice;
 use crate::tuning::{Measured, ShapeClass, cpu};
 use gristmill_spec::vocab::Op;
 use std::sync::atomic::{AtomicU32, Ordering};
