@@ -194,7 +194,8 @@ impl Body<'_> {
                  encode: |max| search::levels::{}(max, {}), decode: |raw| {},
                  last: {last}, reach: {reach},
              }};
-             let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales);
+             let found = search::levels::nearest_level::<ELEMENTS, RUNS>(x, importance, &LEVELS, &scales)
+                 .ok_or(Fault::ScaleOverflow(index))?;
              {}{}",
             levels(list.iter().copied()),
             scalar.word(),

@@ -117,7 +117,7 @@ fn index(levels: &[f32], y: f32) -> usize {
 /// Scales of `nearest-level`.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredScales<E, D> {
-    /// The stored scale for a largest magnitude.
+    /// The stored scale for a largest magnitude; none where it is too large for its type.
     pub encode: E,
     /// The value of a stored scale.
     pub decode: D,
@@ -129,19 +129,20 @@ pub struct StoredScales<E, D> {
 
 /// Runs with a scale of their own, read off their largest magnitude, and the nearest level for each weight;
 /// of equally near levels the first. The stored scale is in `runs`. With `importance`, neighbouring scales are tried, and
-/// the one of least error is taken, of equally good ones the one that would have been without.
+/// the one of least error is taken, of equally good ones the one that would have been without. None where a run's scale is too
+/// large to be stored.
 #[inline(always)]
 pub fn nearest_level<const E: usize, const R: usize>(
     x: &[f32; E],
     importance: Option<&[f32; E]>,
     levels: &[f32],
-    scales: &StoredScales<impl Fn(f32) -> u8, impl Fn(u8) -> f32>,
-) -> Found<E, R> {
+    scales: &StoredScales<impl Fn(f32) -> Option<u8>, impl Fn(u8) -> f32>,
+) -> Option<Found<E, R>> {
     let run = E / R;
     let weights = importance.map(relative);
     let mut found = Found::ZERO;
     for (index, (x, codes)) in x.chunks_exact(run).zip(found.codes.chunks_exact_mut(run)).enumerate() {
-        let mut raw = (scales.encode)(number::abs_max(x));
+        let mut raw = (scales.encode)(number::abs_max(x))?;
         if let Some(weights) = &weights {
             let weights = &weights[index * run..][..run];
             let mut least = nearest_error(x, weights, levels, (scales.decode)(raw));
@@ -166,7 +167,7 @@ pub fn nearest_level<const E: usize, const R: usize>(
             }
         }
     }
-    found
+    Some(found)
 }
 
 /// The error of a run at a scale.
@@ -181,29 +182,33 @@ fn nearest_error(x: &[f32], weights: &[f32], levels: &[f32], scale: f32) -> f32 
 }
 
 /// The exponent for which the power of two in `max` meets the power of two in the largest level `top`; values
-/// up to the next power of two saturate. Below the smallest exponent it stays there.
+/// up to the next power of two saturate. Below the smallest exponent it stays there. There is one for every f32.
 #[inline(always)]
-pub fn e8m0_half(max: f32, top: f32) -> u8 {
+pub fn e8m0_half(max: f32, top: f32) -> Option<u8> {
     if max == 0.0 {
-        return 0;
+        return Some(0);
     }
     let exponent = |value: f32| (value.to_bits() >> 23) as i32 - 127;
-    (exponent(max) - exponent(top) + 128).clamp(0, 254) as u8
+    Some((exponent(max) - exponent(top) + 128).clamp(0, 254) as u8)
 }
 
-/// The scale that makes `max` the largest level `top`: e4m3 rounded half up on its fourth bit, at most 448.
+/// The scale that makes `max` the largest level `top`: e4m3 rounded half up on its fourth bit. None from halfway between 448,
+/// which is the greatest, and what would follow it.
 #[inline(always)]
-pub fn ue4m3_half(max: f32, top: f32) -> u8 {
+pub fn ue4m3_half(max: f32, top: f32) -> Option<u8> {
     // Stored is twice what is decoded.
-    let scale = (max / (top * 0.5)).min(448.0);
+    let scale = max / (top * 0.5);
+    if scale >= 464.0 {
+        return None;
+    }
     let bits = scale.to_bits();
     let exponent = (bits >> 23) as i32 - 127 + 7;
     if exponent <= 0 {
         // Subnormal: multiples of 2^-9.
-        return (scale * 512.0 + 0.5).trunc().min(7.0) as u8;
+        return Some((scale * 512.0 + 0.5).trunc().min(7.0) as u8);
     }
     let rounded = ((exponent as u32) << 3 | bits >> 20 & 7) + (bits >> 19 & 1);
-    if rounded >= 15 << 3 { 0x7e } else { rounded as u8 }
+    Some(if rounded >= 15 << 3 { 0x7e } else { rounded as u8 })
 }
 
 #[cfg(test)]
@@ -226,7 +231,7 @@ mod tests {
         for (max, e) in
             [(0.0, 0), (1.0, 125), (1.99, 125), (2.0, 126), (6.0, 127), (1e-40, 0), (f32::MAX, 252)]
         {
-            assert_eq!(e8m0_half(max, 12.0), e, "max = {max}");
+            assert_eq!(e8m0_half(max, 12.0), Some(e), "max = {max}");
         }
     }
 
@@ -242,10 +247,13 @@ mod tests {
             (6.0 * 7.6 / 512.0, 7),
             (6.0 * 239.0, 0x77),
             (6.0 * 256.0, 0x7e),
-            (1e9, 0x7e),
+            (6.0 * 463.9, 0x7e),
         ];
         for (max, bits) in cases {
-            assert_eq!(ue4m3_half(max, 12.0), bits, "max = {max}");
+            assert_eq!(ue4m3_half(max, 12.0), Some(bits), "max = {max}");
+        }
+        for max in [6.0 * 464.0, 1e9, 1e20, f32::MAX] {
+            assert_eq!(ue4m3_half(max, 12.0), None, "max = {max}");
         }
     }
 }
