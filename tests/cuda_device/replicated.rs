@@ -124,6 +124,8 @@ fn tokens_go_by_speed() {
         // By 2 to 4 to 1, one token is the second device's, two are the first two's.
         assert!(run(&layer, 1, &mut workspace).expect("runs") == right(1));
         assert_eq!(ran(&recording.receipt()), [("cuda:1".to_owned(), 1)]);
+        // Once more is what it was.
+        layer.record(Some(&recording)).expect("the same registry");
         assert!(run(&layer, 7, &mut workspace).expect("runs") == right(7));
         let all = ["cuda:0", "cuda:1", "cuda:2"].map(str::to_owned);
         assert_eq!(ran(&recording.receipt()), all.into_iter().zip([1, 2, 1]).collect::<Vec<_>>());

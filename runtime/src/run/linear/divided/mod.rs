@@ -25,7 +25,7 @@ use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use run::{Operands, Run};
 use state::{Candidate, Loss, Part, State, lost_gpu};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// A layer whose weights' **rows, its output features**, are divided over several devices: each has all of the input, computes its own
@@ -119,17 +119,8 @@ impl<'w> DividedLinear<'w> {
     /// # Errors
     /// As for [`Linear::record`](crate::Linear::record).
     pub fn record(&self, recording: Option<&Recording>) -> Result<(), Error> {
-        let mut state = self.write();
-        let goes_on = matches!((&state.recording, recording), (Some(one), Some(other)) if Arc::ptr_eq(&one.ledger, &other.ledger));
-        for part in &mut state.parts {
-            if !goes_on {
-                // The recording of before has the note of before, in which nobody counts any more.
-                part.note = Arc::new(part.note.anew());
-            }
-            part.record(recording)?;
-        }
-        state.recording = recording.cloned();
-        Ok(())
+        let state = &mut *self.write();
+        state::record(state.parts.iter_mut(), &mut state.recording, recording)
     }
 
     /// What a workspace must hold for up to `m` tokens: for parts on the processor. What runs need on GPUs comes with the first. A run

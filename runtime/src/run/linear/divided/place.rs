@@ -3,7 +3,7 @@
 use super::DividedLinear;
 use super::options::DivideOptions;
 use super::shares;
-use super::state::{Candidate, Loss, LostGpu, Part, State, lost_gpu};
+use super::state::{Candidate, Loss, LostGpu, Part, State, lost_gpu, nobody};
 use crate::cuda::detect;
 use crate::device::Device;
 use crate::error::Error;
@@ -77,7 +77,7 @@ impl DividedLinear<'_> {
             }
             if parts.is_empty() {
                 state.homeless.push(rows);
-                return Err(full.why.unwrap_or_else(|| state.nobody()));
+                return Err(full.why.unwrap_or_else(|| nobody(&state.lost)));
             }
             state.homeless.extend(parts.iter().map(|(rows, _)| rows.clone()));
             for (rows, device) in parts {

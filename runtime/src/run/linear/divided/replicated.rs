@@ -2,7 +2,7 @@
 
 use super::options::DivideOptions;
 use super::shares;
-use super::state::{LostGpu, Part, lost_gpu};
+use super::state::{self, LostGpu, Part, lost_gpu, nobody};
 use crate::activations::Input;
 use crate::cuda::{DeviceBuffer, behind};
 use crate::device::Device;
@@ -136,13 +136,9 @@ impl<'w> ReplicatedLinear<'w> {
     /// # Errors
     /// As for [`Linear::record`].
     pub fn record(&self, recording: Option<&Recording>) -> Result<(), Error> {
-        let mut state = self.write();
-        for Replica { part, .. } in &mut state.replicas {
-            part.note = Arc::new(part.note.anew());
-            part.record(recording)?;
-        }
-        state.recording = recording.cloned();
-        Ok(())
+        let state = &mut *self.write();
+        let parts = state.replicas.iter_mut().map(|replica| &mut replica.part);
+        state::record(parts, &mut state.recording, recording)
     }
 
     /// What a workspace must hold for up to `m` tokens: for those on the processor. What runs need on GPUs comes with the first. A run
@@ -264,7 +260,7 @@ impl<'w> ReplicatedLinear<'w> {
         }
         let mut again = Vec::new();
         let outcome = match state.replicas.is_empty() {
-            true => Err(state.nobody()),
+            true => Err(nobody(&state.lost)),
             false => (|| {
                 workspace.grow(state.workspace_size(run.m, run.threads)?)?;
                 for Missing { tokens, .. } in &missing {
@@ -353,16 +349,6 @@ impl State {
         kernel
     }
 
-    /// What there is to say where no device is left.
-    fn nobody(&self) -> Error {
-        match self.lost.last() {
-            Some(LostGpu { index, why }) => {
-                Error::NoGpu { index: *index, why: NoGpu::Lost { error: why.clone() } }
-            }
-            None => Error::Division { why: String::from("there is no device") },
-        }
-    }
-
     /// Tokens by shares, each device's at once.
     fn run(
         &self,
@@ -373,7 +359,7 @@ impl State {
     ) -> Result<Vec<Missing>, Error> {
         let shares: Vec<f64> = self.replicas.iter().map(|replica| replica.share).collect();
         if shares.is_empty() {
-            return Err(self.nobody());
+            return Err(nobody(&self.lost));
         }
         let ends = shares::ends(tokens.len(), &shares, 1);
         let mut missing = Vec::new();

@@ -120,16 +120,35 @@ impl State {
         self.homeless.extend(rows.iter().cloned());
         Loss { lost, rows, kernel: gone.iter().find_map(Part::product) }
     }
+}
 
-    /// What there is to say where no device is left.
-    pub(super) fn nobody(&self) -> Error {
-        match self.lost.last() {
-            Some(LostGpu { index, why }) => {
-                Error::NoGpu { index: *index, why: NoGpu::Lost { error: why.clone() } }
-            }
-            None => Error::Division { why: String::from("there is no device") },
+/// What there is to say where no device is left.
+pub(super) fn nobody(lost: &[LostGpu]) -> Error {
+    match lost.last() {
+        Some(LostGpu { index, why }) => {
+            Error::NoGpu { index: *index, why: NoGpu::Lost { error: why.clone() } }
         }
+        None => Error::Division { why: String::from("there is no device") },
     }
+}
+
+/// Lets launches of all parts count in `recording`, in the place of the one that is `kept`.
+pub(super) fn record<'p>(
+    parts: impl Iterator<Item = &'p mut Part>,
+    kept: &mut Option<Recording>,
+    recording: Option<&Recording>,
+) -> Result<(), Error> {
+    let goes_on =
+        matches!((&*kept, recording), (Some(one), Some(other)) if Arc::ptr_eq(&one.ledger, &other.ledger));
+    for part in parts {
+        if !goes_on {
+            // The recording of before has the note of before, in which nobody counts any more.
+            part.note = Arc::new(part.note.anew());
+        }
+        part.record(recording)?;
+    }
+    *kept = recording.cloned();
+    Ok(())
 }
 
 impl Part {
