@@ -348,7 +348,7 @@ impl Pass<'_> {
         weights.embedding.rows(model, tokens, &mut buffers.x[..self.m * embd])?;
         for (index, layer) in weights.layers.iter().enumerate() {
             self.attend(index, layer, cache, buffers)?;
-            self.feed_forward(layer, buffers)?;
+            self.feed_forward(index, layer, buffers)?;
         }
         Ok(())
     }
@@ -427,7 +427,7 @@ impl Pass<'_> {
         })
     }
 
-    fn feed_forward(&self, layer: &Layer, buffers: &mut Buffers) -> Result<(), Error> {
+    fn feed_forward(&self, index: usize, layer: &Layer, buffers: &mut Buffers) -> Result<(), Error> {
         let embd = self.config.embd;
         let Buffers { x, normed, wide, inner, out, routing, workspace, .. } = buffers;
         match &layer.ffn {
@@ -448,18 +448,13 @@ impl Pass<'_> {
                 self.add(out, x)
             }
             Ffn::Mixture { router, mixture } => {
-                let Some(sizes) = self.config.experts else { return Ok(()) };
                 let normed = &normed[..self.m * embd];
-                let scores = &mut routing.scores[..self.m * sizes.count];
-                router.forward(normed, self.m, scores, workspace, self.threads)?;
-                choose(scores, sizes, &mut routing.chosen);
+                self.route(index, router, normed, routing, workspace)?;
                 self.mixture(mixture, layer, normed, x, routing, workspace)
             }
             Ffn::Experts { router, experts } => {
                 let Some(sizes) = self.config.experts else { return Ok(()) };
-                let scores = &mut routing.scores[..self.m * sizes.count];
-                router.forward(&normed[..self.m * embd], self.m, scores, workspace, self.threads)?;
-                choose(scores, sizes, &mut routing.chosen);
+                self.route(index, router, &normed[..self.m * embd], routing, workspace)?;
                 let chosen = &routing.chosen[..self.m * sizes.used];
                 // By rising number of the expert, so that a token's sum has one order whatever tokens are beside it.
                 for (number, expert) in experts.iter().enumerate() {
@@ -485,6 +480,27 @@ impl Pass<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Which experts each token goes through in layer `index`.
+    fn route(
+        &self,
+        index: usize,
+        router: &Joint,
+        normed: &[f32],
+        routing: &mut Routing,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let Some(sizes) = self.config.experts else { return Ok(()) };
+        let scores = &mut routing.scores[..self.m * sizes.count];
+        router.forward(normed, self.m, scores, workspace, self.threads)?;
+        // No order of them is one where a score is NaN, and none has a weight where it is infinite.
+        if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
+            let (token, expert) = (self.first + at / sizes.count, at % sizes.count);
+            return Err(Error::Router { layer: index, token, expert, value: scores[at] });
+        }
+        choose(scores, sizes, &mut routing.chosen);
+        Ok(())
     }
 
     /// All experts together, into `x`.
@@ -595,7 +611,7 @@ impl Pass<'_> {
     }
 }
 
-/// For each token the experts with the greatest probabilities, which are then made to add up to 1. Of equals the first.
+/// For each token the experts with the greatest probabilities, which are then made to add up to 1. Of equals the first. Scores are finite.
 fn choose(scores: &mut [f32], sizes: Experts, chosen: &mut [(u32, f32)]) {
     for (scores, chosen) in scores.chunks_mut(sizes.count).zip(chosen.chunks_mut(sizes.used)) {
         softmax(scores);

@@ -130,6 +130,22 @@ pub enum Error {
         /// Its logit.
         value: f32,
     },
+    /// Experts can't be chosen by scores like this one.
+    #[error(
+        "layer {layer}: the router scores expert {expert} with {value} for the token at position {token}, so no experts can be \
+         chosen\n  help: `gristmill inspect FILE blk.{layer}.ffn_gate_inp.weight` tells values that are not finite; the file may be \
+         damaged"
+    )]
+    Router {
+        /// The layer.
+        layer: usize,
+        /// Position of the token, from 0 on.
+        token: usize,
+        /// The expert.
+        expert: usize,
+        /// Its score.
+        value: f32,
+    },
     /// The vocabulary of the file.
     #[error("the tokenizer of the file: {0}")]
     Tokenizer(String),

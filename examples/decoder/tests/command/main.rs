@@ -1,98 +1,14 @@
 //! The command: what it prints, and that whatever is wrong is an error that says so, with exit code 1.
 
-use gristmill::gguf::{GgufWriter, Model, Value};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod chat;
+mod experts;
+mod support;
+mod vocabulary;
 
-fn decoder(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_decoder")).args(arguments).output().unwrap()
-}
-
-/// What it prints on standard output, where nothing is wrong.
-fn printed(arguments: &[&str]) -> String {
-    let output = decoder(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Its error, which is one, and no panic.
-fn refused(arguments: &[&str], expected: &str) {
-    let output = decoder(arguments);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-    assert!(error.contains(expected), "{arguments:?}: {error}, expected: {expected}");
-    assert!(!error.contains("panicked"), "{error}");
-}
-
-/// A model, made with these arguments.
-fn model(folder: &Path, name: &str, arguments: &[&str]) -> String {
-    let path = folder.join(name).to_str().unwrap().to_owned();
-    printed(
-        &[&["make-model", "-o", &path, "--layers", "1", "--vocab", "300", "--context", "64"], arguments]
-            .concat(),
-    );
-    path
-}
-
-/// A model of two layers.
-fn two_layers(folder: &Path) -> String {
-    let path = folder.join("two.gguf").to_str().unwrap().to_owned();
-    printed(&["make-model", "-o", &path, "--layers", "2", "--no-vocab"]);
-    path
-}
-
-/// A copy of a file with one entry of the metadata, in place of the old one where there is one.
-fn declaring(path: &str, key: &str, value: Value<'_>) -> String {
-    let to = PathBuf::from(path).with_file_name("declaring.gguf");
-    let model = Model::open(path).unwrap();
-    let mut writer = GgufWriter::new();
-    writer.copy_metadata(model.file(), |known| known != key).unwrap();
-    writer.metadata(key, value).unwrap();
-    copy_tensors(&model, writer, &to, |_, dims| dims.to_vec());
-    to.to_str().unwrap().to_owned()
-}
-
-/// The tensors of a model, with what `dims` makes of their dimensions.
-fn copy_tensors(model: &Model, mut writer: GgufWriter, to: &Path, dims: impl Fn(&str, &[u64]) -> Vec<u64>) {
-    let tensors: Vec<_> = model.file().tensors().collect();
-    for tensor in &tensors {
-        let dims = dims(tensor.name(), tensor.dims());
-        writer.tensor(tensor.name(), &dims, tensor.type_id(), tensor.size().unwrap()).unwrap();
-    }
-    writer
-        .create(to, |stream| {
-            tensors.iter().try_for_each(|tensor| stream.data(tensor.name(), &tensor.data().unwrap()))
-        })
-        .map_err(|error: gristmill::gguf::WriteError| error)
-        .unwrap();
-}
-
-/// A copy of a file without the tensors and with the metadata that `edit` says: the same bytes of all others.
-fn edited(path: &str, name: &str, drop: &str, edit: impl Fn(&str) -> Option<Value<'static>>) -> String {
-    let to = PathBuf::from(path).with_file_name(name);
-    let model = Model::open(path).unwrap();
-    let file = model.file();
-    let mut writer = GgufWriter::new();
-    writer.copy_metadata(file, |key| edit(key).is_none()).unwrap();
-    for (key, _) in
-        file.metadata().chain([("prism.hadamard.version", Value::U32(2)), ("prism.other", Value::U32(1))])
-    {
-        if let Some(value) = edit(key) {
-            writer.metadata(key, value).unwrap();
-        }
-    }
-    let kept: Vec<_> = file.tensors().filter(|tensor| tensor.name() != drop).collect();
-    for tensor in &kept {
-        writer.tensor(tensor.name(), tensor.dims(), tensor.type_id(), tensor.size().unwrap()).unwrap();
-    }
-    writer
-        .create(&to, |stream| {
-            kept.iter().try_for_each(|tensor| stream.data(tensor.name(), &tensor.data().unwrap()))
-        })
-        .map_err(|error: gristmill::gguf::WriteError| error)
-        .unwrap();
-    to.to_str().unwrap().to_owned()
-}
+use gristmill::gguf::Value;
+use std::path::Path;
+use std::process::Command;
+use support::{chat, declaring, decoder, edited, model, printed, refused, two_layers};
 
 #[test]
 fn what_is_wrong_is_said() {
@@ -278,59 +194,6 @@ fn what_is_declared_and_not_done_is_refused_by_name() {
     printed(&["run", &layout(&llama), "--tokens", "5", "-n", "1"]);
 }
 
-/// A copy of a file in which `change` makes other dimensions of those of a tensor, with as many elements.
-fn reshaped(path: &str, change: impl Fn(&str, &[u64]) -> Vec<u64>) -> String {
-    let to = PathBuf::from(path).with_file_name("reshaped.gguf");
-    let model = Model::open(path).unwrap();
-    let mut writer = GgufWriter::new();
-    writer.copy_metadata(model.file(), |_| true).unwrap();
-    copy_tensors(&model, writer, &to, change);
-    to.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn dimensions_are_compared_and_not_their_products() {
-    let folder = tempfile::tempdir().unwrap();
-    let path =
-        &model(folder.path(), "moe.gguf", &["--arch", "qwen3moe", "--experts", "3", "--format", "q8_0"]);
-    let run = |path: &str| printed(&["run", path, "--tokens", "5,6,7", "-n", "4"]);
-    let before = run(path);
-    for (tensor, dims) in [
-        ("blk.0.ffn_gate_exps.weight", vec![256, 3, 512]),
-        ("blk.0.ffn_up_exps.weight", vec![256, 1536]),
-        ("blk.0.ffn_down_exps.weight", vec![512, 768]),
-        ("blk.0.attn_q.weight", vec![256, 128, 2]),
-        ("blk.0.attn_norm.weight", vec![1, 256]),
-        ("blk.0.attn_q_norm.weight", vec![32, 2]),
-        ("output_norm.weight", vec![128, 2]),
-    ] {
-        let other = reshaped(path, |name, found| if name == tensor { dims.clone() } else { found.to_vec() });
-        refused(&["run", &other, "--tokens", "5"], &format!("tensor `{tensor}` has dimensions {dims:?}"));
-    }
-    // More matrices in a stack than there are experts.
-    let fewer = declaring(path, "qwen3moe.expert_count", Value::U32(2));
-    refused(&["run", &fewer, "--tokens", "5"], "blk.0.ffn_gate_inp.weight");
-    // Dimensions of 1 at the end say nothing.
-    let ones = reshaped(path, |_, dims| if dims.len() < 3 { [dims, &[1]].concat() } else { dims.to_vec() });
-    refused(&["run", &ones, "--tokens", "5"], "token_embd.weight");
-    let ones = reshaped(path, |name, dims| {
-        if dims.len() < 3 && name != "token_embd.weight" { [dims, &[1]].concat() } else { dims.to_vec() }
-    });
-    assert_eq!(run(&ones), before);
-}
-
-/// What would be made for each of so many experts is gigabytes.
-#[test]
-fn a_number_of_experts_is_believed_only_with_their_tensors() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = &model(folder.path(), "moe.gguf", &["--arch", "qwen3moe", "--experts", "3"]);
-    let start = std::time::Instant::now();
-    let many = declaring(path, "qwen3moe.expert_count", Value::U32(1 << 24));
-    refused(&["run", &many, "--tokens", "5"], "tensor `blk.0.ffn_gate_inp.weight` has dimensions [256, 3]");
-    refused(&["run", &many, "--plan"], "expected [256, 16777216]");
-    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
-}
-
 /// What is asked for is compared with the context of the model before it is loaded, and before a list is made of it.
 #[test]
 fn numbers_of_tokens_are_compared_with_the_context() {
@@ -448,92 +311,6 @@ fn what_is_made_can_be_run() {
     if cfg!(target_os = "linux") {
         refused(&["make-model", "-o", "/dev/full"], "/dev/full: cannot write");
     }
-}
-
-/// Metadata of a vocabulary of the kind `llama`, whose last token is `last`.
-fn pieces(path: &str, last: &str) -> String {
-    let mut pieces: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
-    pieces.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-    pieces.extend((0..300 - pieces.len() - 1).map(|number| format!("x{number}")));
-    pieces.push(last.to_owned());
-    let path = declaring(path, "tokenizer.ggml.model", Value::String("llama"));
-    for (key, list) in [
-        ("tokenizer.ggml.tokens", gristmill::gguf::ArrayBuf::strings(pieces.iter().map(String::as_str))),
-        ("tokenizer.ggml.scores", gristmill::gguf::ArrayBuf::f32s(pieces.iter().map(|_| 0.0))),
-        ("tokenizer.ggml.token_type", gristmill::gguf::ArrayBuf::i32s(pieces.iter().map(|_| 1))),
-    ] {
-        declaring(&path, key, list.value());
-    }
-    path
-}
-
-#[test]
-fn a_vocabulary_that_is_not_whole_is_told_by_its_tokens() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = &model(folder.path(), "model.gguf", &[]);
-    let start = std::time::Instant::now();
-    refused(
-        &["run", &pieces(path, &"a".repeat(300_000)), "-p", "a"],
-        "token 299 has 300000 bytes; up to 2048",
-    );
-    // The longest that is read, with as many ways to cut it as there are.
-    printed(&["run", &pieces(path, &"a".repeat(2048)), "-p", "aaaa", "-n", "1"]);
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
-    let strings = |list: &[&str]| gristmill::gguf::ArrayBuf::strings(list.iter().copied());
-    let merges = strings(&["a b", "a \u{e9}q"]);
-    let merges = declaring(path, "tokenizer.ggml.merges", merges.value());
-    refused(&["run", &merges, "-p", "a"], "merge 1, `a \u{e9}q`, needs the token `\u{e9}q`");
-    let whole = declaring(path, "tokenizer.ggml.merges", strings(&["x x"]).value());
-    refused(&["run", &whole, "-p", "a"], "needs the token `xx`, which is not among the 300 of the file");
-    let one = declaring(path, "tokenizer.ggml.merges", strings(&["ab"]).value());
-    refused(&["run", &one, "-p", "a"], "merge 0, `ab`, is not two tokens");
-    for command in [&["run", &one, "-p", "a"][..], &["chat", &one]] {
-        let error = decoder(command).stderr;
-        assert!(!String::from_utf8_lossy(&error).contains("loaded in"), "{command:?}");
-    }
-}
-
-/// What `chat` prints on both outputs for these lines, and its exit code.
-fn chat(path: &str, arguments: &[&str], lines: &[u8]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_decoder"));
-    command.args(["chat", path]).args(arguments);
-    command
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let lines = lines.to_vec();
-    // It may end before it has read all.
-    let writer = std::thread::spawn(move || drop(std::io::Write::write_all(&mut input, &lines)));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    let [out, error] =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    (output.status.code(), out, error)
-}
-
-#[test]
-fn a_conversation_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = &model(folder.path(), "model.gguf", &[]);
-    // A line that is no text, and a next one.
-    let (code, out, error) = chat(path, &["-n", "3"], b"caf\xe9\nthe\n");
-    assert!(code == Some(0) && error.contains("not UTF-8: byte 3"), "{error}");
-    assert_eq!(out.matches("> ").count(), 3, "{out}");
-    // More turns than the context holds.
-    let (code, out, error) = chat(path, &["-n", "6", "--system", "b"], "a b c\n".repeat(9).as_bytes());
-    assert!(
-        code == Some(0)
-            && error.contains("the context of 64 positions is full: the oldest turns were dropped, 1"),
-        "{error}"
-    );
-    assert_eq!(out.matches("> ").count(), 10, "{out}");
-    // One that is too long by itself.
-    let (code, _, error) = chat(path, &["-n", "6"], [&b"a ".repeat(70)[..], b"\nthe\n"].concat().as_slice());
-    assert!(code == Some(0) && error.contains("leaves no room for an answer"), "{error}");
-    let (code, _, error) = chat(path, &["-n", "6"], &vec![0; 3 << 20]);
-    assert!(code == Some(1) && error.contains("longer than 1048576 bytes"), "{error}");
 }
 
 #[test]

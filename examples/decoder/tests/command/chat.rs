@@ -1,0 +1,26 @@
+//! Conversations.
+
+use crate::support::{chat, model};
+
+#[test]
+fn a_conversation_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    // A line that is no text, and a next one.
+    let (code, out, error) = chat(path, &["-n", "3"], b"caf\xe9\nthe\n");
+    assert!(code == Some(0) && error.contains("not UTF-8: byte 3"), "{error}");
+    assert_eq!(out.matches("> ").count(), 3, "{out}");
+    // More turns than the context holds.
+    let (code, out, error) = chat(path, &["-n", "6", "--system", "b"], "a b c\n".repeat(9).as_bytes());
+    assert!(
+        code == Some(0)
+            && error.contains("the context of 64 positions is full: the oldest turns were dropped, 1"),
+        "{error}"
+    );
+    assert_eq!(out.matches("> ").count(), 10, "{out}");
+    // One that is too long by itself.
+    let (code, _, error) = chat(path, &["-n", "6"], [&b"a ".repeat(70)[..], b"\nthe\n"].concat().as_slice());
+    assert!(code == Some(0) && error.contains("leaves no room for an answer"), "{error}");
+    let (code, _, error) = chat(path, &["-n", "6"], &vec![0; 3 << 20]);
+    assert!(code == Some(1) && error.contains("longer than 1048576 bytes"), "{error}");
+}
