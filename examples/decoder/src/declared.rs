@@ -168,7 +168,7 @@ pub fn check<B: Store>(file: &Gguf<B>, architecture: &'static str, head: usize) 
 }
 
 /// A value as a message shows it.
-fn shown(value: &Value<'_>) -> String {
+pub(crate) fn shown(value: &Value<'_>) -> String {
     /// Characters of a text.
     const MOST: usize = 60;
     match value {
@@ -178,10 +178,15 @@ fn shown(value: &Value<'_>) -> String {
         Value::String(text) => format!("\"{text}\""),
         Value::Array(_) => "a list".to_owned(),
         Value::Bool(flag) => flag.to_string(),
+        Value::U8(number) => number.to_string(),
+        Value::U16(number) => number.to_string(),
+        Value::U32(number) => number.to_string(),
+        Value::U64(number) => number.to_string(),
+        Value::I8(number) => number.to_string(),
+        Value::I16(number) => number.to_string(),
+        Value::I32(number) => number.to_string(),
+        Value::I64(number) => number.to_string(),
         Value::F32(number) => number.to_string(),
-        other => match other.as_u64().map(|number| number.to_string()) {
-            Some(number) => number,
-            None => other.as_f64().map_or_else(|| format!("{other:?}"), |number| number.to_string()),
-        },
+        Value::F64(number) => number.to_string(),
     }
 }

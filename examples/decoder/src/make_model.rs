@@ -3,6 +3,7 @@
 use crate::config::{Architecture, Config, architecture};
 use crate::error::{Error, zeros};
 use crate::floats::Float;
+use crate::tokens::byte_char;
 use gristmill::gguf::{ArrayBuf, Gguf, GgufWriter, TensorStream, Value, unquantized_only};
 use gristmill::registry::FormatInfo;
 use gristmill::{CpuProfile, Fnv, Quantizer, REGISTRY, Request, Restrict, Threads};
@@ -395,14 +396,4 @@ fn vocabulary(size: usize, writer: &mut GgufWriter) -> Result<(), Error> {
                     <|end|>{% endfor %}{% if add_generation_prompt %}<|turn|>assistant: {% endif %}";
     writer.metadata("tokenizer.chat_template", Value::String(template))?;
     Ok(())
-}
-
-/// The character by which GPT-2's vocabulary writes a byte: itself where it is printable, else one from U+0100 on.
-pub fn byte_char(byte: u8) -> char {
-    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    if printable(byte) {
-        return char::from(byte);
-    }
-    let before = (0..byte).filter(|byte| !printable(*byte)).count() as u32;
-    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
 }

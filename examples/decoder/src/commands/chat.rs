@@ -2,10 +2,9 @@
 
 use super::generate::Drawing;
 use super::lines::{self, Line};
-use super::loading::{Loading, print, print_generated, threads};
+use super::loading::{Loading, print, print_generated, threads, tokens};
 use crate::error::Error;
 use crate::template::{Message, Template};
-use crate::tokens::Tokens;
 use clap::Args;
 use std::io::{BufRead, Write};
 
@@ -28,7 +27,7 @@ impl Chat {
     pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Write) -> Result<(), Error> {
         self.drawing.check()?;
         let model = self.loading.open()?;
-        let Some(tokens) = Tokens::of(model.file())? else {
+        let Some(tokens) = tokens(&model)? else {
             return Err(Error::Asked("the file has no vocabulary, so there is no conversation".to_owned()));
         };
         let template = Template::of(model.file())?;
@@ -86,7 +85,7 @@ impl Chat {
                 read.iter().zip(&all).take_while(|(a, b)| a == b).count().min(all.len().saturating_sub(1));
             decoder.rewind(same);
             let mut answer = String::new();
-            let mut stream = tokens.stream();
+            let mut stream = tokens.beginning();
             let mut made = Vec::new();
             self.drawing.answer(
                 &mut decoder,
@@ -95,15 +94,14 @@ impl Chat {
                 |token| tokens.ends(token),
                 |token| {
                     made.push(token);
-                    match stream(token)? {
-                        Some(text) => {
-                            answer.push_str(&text);
-                            print_generated(out, &text)
-                        }
-                        None => Ok(()),
-                    }
+                    let text = stream.push(token);
+                    answer.push_str(&text);
+                    print_generated(out, &text)
                 },
             )?;
+            let rest = stream.finish();
+            answer.push_str(&rest);
+            print_generated(out, &rest)?;
             print(out, format_args!("\n"))?;
             if decoder.room() == 0 && made.len() < self.drawing.count() {
                 eprintln!("(the answer ends here, as the context of {context} positions is full)");

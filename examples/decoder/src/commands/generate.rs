@@ -1,11 +1,10 @@
 //! `decoder run`.
 
-use super::loading::{Loading, print, print_generated, read_text, threads};
+use super::loading::{Loading, print, print_generated, read_text, threads, tokens};
 use super::output::TextFile;
 use crate::decoder::{Decoder, Wanted};
 use crate::error::Error;
 use crate::sample::{Sampler, Sampling};
-use crate::tokens::Tokens;
 use clap::Args;
 use gristmill::{REGISTRY, Recording};
 use std::io::Write;
@@ -143,7 +142,7 @@ impl Run {
         let receipt =
             self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()?;
         let model = self.loading.open()?;
-        let tokens = Tokens::of(model.file())?;
+        let tokens = tokens(&model)?;
         let prompt = match (&text, &tokens) {
             (Some(text), Some(tokens)) => tokens.encode(text)?,
             (Some(_), None) => {
@@ -162,17 +161,16 @@ impl Run {
         let mut sampler = self.drawing.sampler(&decoder)?;
         let answer = match tokens.as_ref().filter(|_| text.is_some()) {
             Some(tokens) => {
-                let mut stream = tokens.stream();
-                self.drawing.answer(
+                let mut stream = tokens.continuation();
+                let answer = self.drawing.answer(
                     &mut decoder,
                     &mut sampler,
                     &prompt,
                     |token| tokens.ends(token),
-                    |token| match stream(token)? {
-                        Some(text) => print_generated(out, &text),
-                        None => Ok(()),
-                    },
-                )?
+                    |token| print_generated(out, &stream.push(token)),
+                )?;
+                print_generated(out, &stream.finish())?;
+                answer
             }
             None => self.drawing.answer(
                 &mut decoder,

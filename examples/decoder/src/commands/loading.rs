@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::decoder::{Decoder, Options};
 use crate::error::Error;
 use crate::restrict::isa_named;
+use crate::tokens::Tokens;
 use clap::Args;
 use gristmill::gguf::Model;
 use gristmill::vocab::Isa;
@@ -129,6 +130,19 @@ pub(super) fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<
     };
     let json = serde_json::to_string_pretty(value).map_err(failed)?;
     print(out, format_args!("{json}\n"))
+}
+
+/// The vocabulary of a file, if it has one. Says on standard error what of it is a guess.
+pub(super) fn tokens(model: &Model) -> Result<Option<Tokens>, Error> {
+    let tokens = Tokens::of(model.file())?;
+    if tokens.as_ref().is_some_and(Tokens::guesses) {
+        eprintln!(
+            "`tokenizer.ggml.pre` is missing: text is cut into words by llama.cpp's default rules, which is a guess; where the \
+             model's own are others, it reads other tokens than it was trained on, and answers worse\n  help: a new conversion of \
+             the model writes the key"
+        );
+    }
+    Ok(tokens)
 }
 
 /// Prints what a model made. Where a terminal reads it, control characters but line ends and tabs are shown as escapes, as a model may

@@ -52,6 +52,16 @@ pub fn declaring(path: &str, key: &str, value: Value<'_>) -> String {
     to.to_str().unwrap().to_owned()
 }
 
+/// A copy of a file without an entry of the metadata.
+pub fn without(path: &str, key: &str) -> String {
+    let to = PathBuf::from(path).with_file_name("without.gguf");
+    let model = Model::open(path).unwrap();
+    let mut writer = GgufWriter::new();
+    writer.copy_metadata(model.file(), |known| known != key).unwrap();
+    copy_tensors(&model, writer, &to, |_, dims| dims.to_vec());
+    to.to_str().unwrap().to_owned()
+}
+
 /// The tensors of a model, with what `dims` makes of their dimensions.
 fn copy_tensors(model: &Model, mut writer: GgufWriter, to: &Path, dims: impl Fn(&str, &[u64]) -> Vec<u64>) {
     let tensors: Vec<_> = model.file().tensors().collect();
