@@ -154,7 +154,8 @@ pub enum Error {
     Template(String),
 }
 
-fn longer(context: usize, longest: usize) -> String {
+/// What helps where a context of `context` positions is full, of a model that was made for `longest`.
+pub(crate) fn longer(context: usize, longest: usize) -> String {
     if context < longest {
         return format!("\n  help: --context N, up to {longest} for this model");
     }

@@ -1,12 +1,13 @@
 //! `decoder chat`.
 
-use super::generate::Drawing;
+use super::generate::{Answer, Drawing, Ended};
 use super::lines::{self, Line};
 use super::loading::{Loading, print, print_generated, threads, tokens};
+use super::output::Out;
 use crate::error::Error;
 use crate::template::{Message, Template};
 use clap::Args;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 
 /// Arguments of `chat`.
 #[derive(Debug, Args)]
@@ -24,7 +25,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Write) -> Result<(), Error> {
+    pub(super) fn run(self, input: &mut dyn BufRead, out: &mut dyn Out) -> Result<(), Error> {
         self.drawing.check()?;
         let model = self.loading.open()?;
         let Some(tokens) = tokens(&model)? else {
@@ -55,11 +56,24 @@ impl Chat {
             if line.trim().is_empty() {
                 continue;
             }
-            messages.push(Message { role: "user", content: line.trim().to_owned() });
+            let message = Message { role: "user", content: line.trim().to_owned() };
             // Templates write the token that begins a text themselves.
             let encode =
                 |messages: &[Message]| tokens.encode_middle(&template.render(messages, tokens.special())?);
+            messages.push(message.clone());
             let mut all = encode(&messages)?;
+            if all.len() > most {
+                // Turns are dropped for a message that then fits, and for no other.
+                let alone = encode(&[&messages[..kept], &[message]].concat())?;
+                if alone.len() > most {
+                    eprintln!(
+                        "(this message takes {} tokens of a context of {context} positions, which leaves no room for an answer; it was left out)",
+                        alone.len()
+                    );
+                    messages.pop();
+                    continue;
+                }
+            }
             let mut dropped = 0;
             while all.len() > most && messages.len() > kept + 2 {
                 // What was said and what was answered.
@@ -72,14 +86,6 @@ impl Chat {
                     "(the context of {context} positions is full: the oldest turns were dropped, {dropped} of them)"
                 );
             }
-            if all.len() > most {
-                eprintln!(
-                    "(this message takes {} tokens of a context of {context} positions, which leaves no room for an answer; it was left out)",
-                    all.len()
-                );
-                messages.pop();
-                continue;
-            }
             // What is the same as before stays in the cache, but for the last token: its logits are needed.
             let same =
                 read.iter().zip(&all).take_while(|(a, b)| a == b).count().min(all.len().saturating_sub(1));
@@ -87,7 +93,7 @@ impl Chat {
             let mut answer = String::new();
             let mut stream = tokens.beginning();
             let mut made = Vec::new();
-            self.drawing.answer(
+            let Answer { ended, .. } = self.drawing.answer(
                 &mut decoder,
                 &mut sampler,
                 &all[same..],
@@ -103,7 +109,7 @@ impl Chat {
             answer.push_str(&rest);
             print_generated(out, &rest)?;
             print(out, format_args!("\n"))?;
-            if decoder.room() == 0 && made.len() < self.drawing.count() {
+            if ended == Ended::Context {
                 eprintln!("(the answer ends here, as the context of {context} positions is full)");
             }
             read = all;

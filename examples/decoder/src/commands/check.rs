@@ -62,8 +62,8 @@ impl Check {
                     [] => (0..self.count).map(|index| (index * 7919 % vocab) as u32).collect(),
                     tokens => tokens.to_vec(),
                 };
-                // Blocks that don't divide the tokens, too; each size once.
-                let mut sizes = [1, 7, tokens.len()].map(|size| size.min(batch)).to_vec();
+                // Blocks that don't divide the tokens, too; each size once. They rise, so equals are neighbours.
+                let mut sizes = [1, 7, tokens.len()].map(|size| size.min(batch).min(tokens.len())).to_vec();
                 sizes.dedup();
                 for size in sizes {
                     let way = match size {

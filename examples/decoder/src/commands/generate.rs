@@ -1,13 +1,12 @@
 //! `decoder run`.
 
 use super::loading::{Loading, print, print_generated, read_text, threads, tokens};
-use super::output::TextFile;
+use super::output::{Out, TextFile};
 use crate::decoder::{Decoder, Wanted};
-use crate::error::Error;
+use crate::error::{Error, longer};
 use crate::sample::{Sampler, Sampling};
 use clap::Args;
 use gristmill::{REGISTRY, Recording};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -95,21 +94,42 @@ impl Drawing {
         let mut token = sampler.draw(decoder.feed(prompt, Wanted::Last)?)?;
         let read = start.elapsed();
         let mut made = 0;
-        while made < self.count && !ends(token) {
+        let ended = loop {
+            if made == self.count {
+                break Ended::Count;
+            }
+            if ends(token) {
+                break Ended::Token;
+            }
             print(token)?;
             made += 1;
-            if made == self.count || decoder.room() == 0 {
-                break;
+            if made == self.count {
+                break Ended::Count;
+            }
+            if decoder.room() == 0 {
+                break Ended::Context;
             }
             token = sampler.draw(decoder.feed(&[token], Wanted::Last)?)?;
-        }
-        Ok(Answer { made, read, generated: start.elapsed() - read })
+        };
+        Ok(Answer { made, ended, read, generated: start.elapsed() - read })
     }
 }
 
-/// How long an answer is, and what it took.
+/// Why there are no more tokens in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// One was drawn that ends the text.
+    Token,
+    /// There are as many as were asked for.
+    Count,
+    /// The cache is full.
+    Context,
+}
+
+/// How long an answer is, why it is no longer, and what it took.
 pub(super) struct Answer {
     made: usize,
+    pub(super) ended: Ended,
     /// Until the first token was drawn.
     read: Duration,
     /// From then on.
@@ -117,7 +137,7 @@ pub(super) struct Answer {
 }
 
 impl Run {
-    pub(super) fn run(self, out: &mut dyn Write) -> Result<(), Error> {
+    pub(super) fn run(self, out: &mut dyn Out) -> Result<(), Error> {
         if self.plan {
             return self.loading.plan(self.threads, out);
         }
@@ -181,7 +201,7 @@ impl Run {
             )?,
         };
         print(out, format_args!("\n"))?;
-        let Answer { made, read, generated } = answer;
+        let Answer { made, ended, read, generated } = answer;
         let [read, generated] = [read, generated].map(|time| time.as_secs_f64());
         // The first one comes with what was read.
         let rate = match made {
@@ -189,6 +209,11 @@ impl Run {
             _ => format!(" ({:.1} tokens/s)", (made - 1) as f64 / generated),
         };
         eprintln!("{} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}", prompt.len());
+        if ended == Ended::Context {
+            let (context, longest) = (decoder.context(), decoder.config.context);
+            let longer = longer(context, longest);
+            eprintln!("the text ends here, as the context of {context} positions is full{longer}");
+        }
         match receipt {
             Some(file) => file.finish(&recording.receipt().to_json()),
             None => Ok(()),

@@ -1,5 +1,6 @@
 //! What subcommands share: loading a model, and text in and out.
 
+use super::output::Out;
 use crate::cache::CacheFormat;
 use crate::config::Config;
 use crate::decoder::{Decoder, Options};
@@ -10,7 +11,7 @@ use clap::Args;
 use gristmill::gguf::Model;
 use gristmill::vocab::Isa;
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -147,8 +148,8 @@ pub(super) fn tokens(model: &Model) -> Result<Option<Tokens>, Error> {
 
 /// Prints what a model made. Where a terminal reads it, control characters but line ends and tabs are shown as escapes, as a model may
 /// write any; elsewhere the text goes out as it is.
-pub(super) fn print_generated(out: &mut dyn Write, text: &str) -> Result<(), Error> {
-    if std::io::stdout().is_terminal() {
+pub(super) fn print_generated(out: &mut dyn Out, text: &str) -> Result<(), Error> {
+    if out.is_terminal() {
         return print(out, format_args!("{}", without_controls(text)));
     }
     print(out, format_args!("{text}"))
@@ -175,12 +176,43 @@ pub(super) fn read_text(path: &Path) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    struct Kept(Vec<u8>, bool);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Out for Kept {
+        fn is_terminal(&self) -> bool {
+            self.1
+        }
+    }
+
+    /// What counts is where the text goes, and not where the standard output of the process does.
+    #[test]
+    fn text_for_a_terminal_has_no_controls() -> Result<(), Error> {
+        for (terminal, expected) in [(true, "a\\u{1b}[2J\n"), (false, "a\u{1b}[2J\n")] {
+            let mut out = Kept(Vec::new(), terminal);
+            print_generated(&mut out, "a\u{1b}[2J\n")?;
+            assert_eq!(out.0, expected.as_bytes());
+        }
+        Ok(())
+    }
+
     /// What a terminal obeys; marks that join emoji stay.
     #[test]
     fn controls_are_escaped_for_a_terminal() {
-        assert_eq!(super::without_controls("a\n\tb\u{1b}[2J\r\u{9b}"), "a\n\tb\\u{1b}[2J\\r\\u{9b}");
+        assert_eq!(without_controls("a\n\tb\u{1b}[2J\r\u{9b}"), "a\n\tb\\u{1b}[2J\\r\\u{9b}");
         assert_eq!(
-            super::without_controls("gr\u{f6}\u{df}e \u{1f468}\u{200d}\u{1f469}"),
+            without_controls("gr\u{f6}\u{df}e \u{1f468}\u{200d}\u{1f469}"),
             "gr\u{f6}\u{df}e \u{1f468}\u{200d}\u{1f469}"
         );
     }

@@ -10,9 +10,10 @@ mod make;
 mod output;
 mod plan;
 
+pub use output::Out;
+
 use crate::error::Error;
 use clap::Subcommand;
-use std::io::Write;
 
 /// What the command can do.
 #[derive(Debug, Subcommand)]
@@ -33,7 +34,7 @@ pub enum Command {
 ///
 /// # Errors
 /// Whatever went wrong, to be printed.
-pub fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+pub fn run(command: Command, out: &mut dyn Out) -> Result<(), Error> {
     match command {
         Command::Run(arguments) => arguments.run(out),
         Command::Chat(arguments) => arguments.run(&mut std::io::stdin().lock(), out),

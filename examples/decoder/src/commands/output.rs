@@ -1,9 +1,21 @@
-//! Files that the command writes beside what it prints.
+//! Where the command prints, and files that it writes besides.
 
 use crate::error::Error;
 use gristmill::replace::{Replacement, is_same_file};
-use std::io::Write;
+use std::io::{IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
+
+/// Where a command prints.
+pub trait Out: Write {
+    /// Whether a terminal reads it, which obeys control characters.
+    fn is_terminal(&self) -> bool;
+}
+
+impl Out for StdoutLock<'_> {
+    fn is_terminal(&self) -> bool {
+        IsTerminal::is_terminal(self)
+    }
+}
 
 /// A text file that is written when the work is done. It is begun before, so that a place that can't be written to is told
 /// before the work and not behind it; what stands there stays until the new file is whole.

@@ -21,6 +21,11 @@ fn a_conversation_goes_on() {
     // One that is too long by itself.
     let (code, _, error) = chat(path, &["-n", "6"], [&b"a ".repeat(70)[..], b"\nthe\n"].concat().as_slice());
     assert!(code == Some(0) && error.contains("leaves no room for an answer"), "{error}");
+    // What was said before it stays, as dropping that would not help.
+    let lines = [b"the\n", &b"a ".repeat(70)[..], b"\nthe\n"].concat();
+    let (code, _, error) = chat(path, &["-n", "6"], &lines);
+    assert!(code == Some(0) && error.contains("leaves no room for an answer"), "{error}");
+    assert!(!error.contains("were dropped"), "{error}");
     let (code, _, error) = chat(path, &["-n", "6"], &vec![0; 3 << 20]);
     assert!(code == Some(1) && error.contains("longer than 1048576 bytes"), "{error}");
 }

@@ -233,6 +233,37 @@ fn numbers_of_tokens_are_compared_with_the_context() {
     assert_eq!(ways(&["--batch", "1"]), ["token by token"]);
     assert_eq!(ways(&["--batch", "5"]), ["token by token", "in batches of 5"]);
     assert_eq!(ways(&[]), ["token by token", "in batches of 7", "in one batch"]);
+    assert_eq!(ways(&["--count", "7"]), ["token by token", "in one batch"]);
+    assert_eq!(ways(&["--count", "3"]), ["token by token", "in one batch"]);
+    assert_eq!(ways(&["--count", "1"]), ["token by token"]);
+}
+
+#[test]
+fn a_text_that_ends_with_the_context_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    for (context, count, expected) in [
+        (
+            "16",
+            "99",
+            Some("the context of 16 positions is full\n  help: --context N, up to 64 for this model\n"),
+        ),
+        ("64", "99", Some("the context of 64 positions is full, and the model was made for no more\n")),
+        // The last one needs no place, as nothing follows it.
+        ("16", "14", None),
+    ] {
+        let output = decoder(&["run", path, "--tokens", "1,2,3", "--context", context, "--count", count]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let count = String::from_utf8_lossy(&output.stdout).split_whitespace().count();
+        assert!(output.status.success(), "{error}");
+        assert_eq!(count, context.parse::<usize>().unwrap() - 3 + 1);
+        match expected {
+            Some(expected) => {
+                assert!(error.contains(&format!("the text ends here, as {expected}")), "{error}")
+            }
+            None => assert!(!error.contains("ends here"), "{error}"),
+        }
+    }
 }
 
 #[test]
