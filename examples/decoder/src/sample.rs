@@ -2,6 +2,7 @@
 
 use crate::error::{Error, zeros};
 use crate::numerics::exp;
+use std::cmp::Ordering;
 
 /// How a token is drawn. What is cut off is cut off in the order of the fields, before the temperature counts, as llama.cpp does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +52,7 @@ impl Default for Sampling {
 pub struct Sampler {
     sampling: Sampling,
     random: fastrand::Rng,
-    /// Tokens with their logits, then their weights.
+    /// Tokens with their logits.
     candidates: Vec<(u32, f32)>,
 }
 
@@ -80,43 +81,76 @@ impl Sampler {
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         let candidates = &mut self.candidates;
-        // Equals by number, so that the order is one.
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let mut left = candidates.len();
-        if (1..left).contains(&top_k) {
+        if (1..candidates.len()).contains(&top_k) {
             candidates.select_nth_unstable_by(top_k - 1, order);
-            left = top_k;
+            candidates.truncate(top_k);
         }
-        let candidates = &mut candidates[..left];
-        candidates.sort_unstable_by(order);
-        let most = candidates.first().map_or(0.0, |(_, logit)| *logit);
-        if top_p < 1.0 {
-            let all: f64 = candidates.iter().map(|(_, logit)| f64::from(exp(logit - most))).sum();
-            let mut sum = 0.0;
-            let reached = candidates.iter().position(|(_, logit)| {
-                sum += f64::from(exp(logit - most));
-                sum >= f64::from(top_p) * all
-            });
-            left = reached.map_or(left, |last| last + 1);
-        }
+        let most = candidates.iter().map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        let sum = |candidates: &[(u32, f32)], weight: &dyn Fn(f32) -> f32| -> f64 {
+            candidates.iter().map(|(_, logit)| f64::from(weight(*logit))).sum()
+        };
+        let probability = |logit: f32| exp(logit - most);
+        // Of everything that `top_k` left.
+        let enough =
+            if top_p < 1.0 { f64::from(top_p) * sum(candidates, &probability) } else { f64::INFINITY };
         if min_p > 0.0 {
-            left =
-                candidates[..left].iter().take_while(|(_, logit)| exp(logit - most) >= min_p).count().max(1);
+            candidates.retain(|(_, logit)| probability(*logit) >= min_p);
         }
-        let candidates = &mut candidates[..left];
-        let mut sum = 0.0f64;
-        for (_, logit) in candidates.iter_mut() {
-            *logit = exp((*logit - most) / temperature);
-            sum += f64::from(*logit);
+        let mut ranked = Ranked { candidates, sorted: 0 };
+        if top_p < 1.0 {
+            let (mut reached, mut left) = (0.0, 0);
+            while let Some((_, logit)) = ranked.get(left) {
+                left += 1;
+                reached += f64::from(probability(logit));
+                if reached >= enough {
+                    break;
+                }
+            }
+            ranked.candidates.truncate(left);
         }
-        let mut drawn = self.random.f64() * sum;
-        for (token, weight) in candidates.iter() {
-            drawn -= f64::from(*weight);
+        let weight = |logit: f32| exp((logit - most) / temperature);
+        let mut drawn = self.random.f64() * sum(ranked.candidates, &weight);
+        let (mut token, mut rank) = (0, 0);
+        while let Some((next, logit)) = ranked.get(rank) {
+            token = next;
+            rank += 1;
+            drawn -= f64::from(weight(logit));
             if drawn < 0.0 {
-                return Ok(*token);
+                break;
             }
         }
-        Ok(candidates.last().map_or(0, |(token, _)| *token))
+        Ok(token)
+    }
+}
+
+/// By falling logit, equals by number, so that the order is one.
+fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Candidates in their [`order`], as far as somebody looks: nearly always at a few of a vocabulary, whose sorting would take longer than
+/// all else of a draw.
+struct Ranked<'c> {
+    candidates: &'c mut Vec<(u32, f32)>,
+    /// So many are in their place.
+    sorted: usize,
+}
+
+impl Ranked<'_> {
+    /// The candidate of this rank.
+    fn get(&mut self, rank: usize) -> Option<(u32, f32)> {
+        /// How many are brought into order first; then three times as many as there are.
+        const FIRST: usize = 64;
+        if rank >= self.sorted {
+            let rest = &mut self.candidates[self.sorted..];
+            let next = (3 * self.sorted).max(FIRST).min(rest.len());
+            if (1..rest.len()).contains(&next) {
+                rest.select_nth_unstable_by(next - 1, order);
+            }
+            rest[..next].sort_unstable_by(order);
+            self.sorted += next;
+        }
+        self.candidates.get(rank).copied()
     }
 }
 
@@ -192,6 +226,64 @@ mod tests {
         assert_eq!(which(at(Sampling { top_p: 0.71, ..none })), [false, true, true, true]);
         assert_eq!(which(at(Sampling { min_p: 0.6, ..none })), [false, true, false, true]);
         assert_eq!(which(at(none)), [true; 4]);
+    }
+
+    /// Everything sorted, as the definition has it.
+    fn by_definition(sampling: Sampling, random: f64, logits: &[f32]) -> u32 {
+        let Sampling { top_k, top_p, min_p, temperature, .. } = sampling;
+        let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        sorted.sort_by(order);
+        if top_k > 0 {
+            sorted.truncate(top_k);
+        }
+        let most = sorted[0].1;
+        let probability = |logit: f32| f64::from(exp(logit - most));
+        if top_p < 1.0 {
+            let all: f64 = sorted.iter().map(|(_, logit)| probability(*logit)).sum();
+            let mut sum = 0.0;
+            let reached = sorted.iter().position(|(_, logit)| {
+                sum += probability(*logit);
+                sum >= f64::from(top_p) * all
+            });
+            sorted.truncate(reached.map_or(sorted.len(), |last| last + 1));
+        }
+        sorted.retain(|(_, logit)| probability(*logit) >= f64::from(min_p));
+        let weight = |logit: f32| f64::from(exp((logit - most) / temperature));
+        let mut drawn = random * sorted.iter().map(|(_, logit)| weight(*logit)).sum::<f64>();
+        let found = sorted.iter().find(|(_, logit)| {
+            drawn -= weight(*logit);
+            drawn < 0.0
+        });
+        found.unwrap_or(&sorted[sorted.len() - 1]).0
+    }
+
+    /// Flat and steep logits, with equals, of a vocabulary that is not brought into order at once.
+    #[test]
+    fn tokens_are_those_of_the_definition() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for (spread, temperature) in [(0.01, 1.0), (3.0, 0.7), (3.0, 4.0), (30.0, 1.0)] {
+            let logits: Vec<f32> = (0..1000).map(|_| (random.f32() * 50.0).round() / 50.0 * spread).collect();
+            for (top_k, top_p, min_p) in [
+                (0, 1.0, 0.0),
+                (40, 1.0, 0.0),
+                (300, 0.9, 0.0),
+                (0, 0.95, 0.0),
+                (0, 0.3, 0.0),
+                (0, 0.0, 0.0),
+                (0, 1.0, 0.2),
+                (0, 0.9, 0.05),
+                (1000, 0.9, 0.5),
+                (1, 0.5, 1.0),
+            ] {
+                let sampling = Sampling { top_k, top_p, min_p, temperature, seed: 9 };
+                let mut sampler = Sampler::new(sampling, logits.len()).unwrap();
+                let mut numbers = fastrand::Rng::with_seed(9);
+                for _ in 0..200 {
+                    let expected = by_definition(sampling, numbers.f64(), &logits);
+                    assert_eq!(sampler.draw(&logits).unwrap(), expected, "spread {spread}, {sampling:?}");
+                }
+            }
+        }
     }
 
     /// A NaN is greater than nothing and equal to nothing: the first token, or the last, would be drawn for ever.
