@@ -277,11 +277,13 @@ impl<'a> MatmulPlan<'a> {
     }
 
     /// Whether the multiplication that widens sums in i16 takes the integers of their runs with it, instead of another one for each sum in
-    /// i32. What brings the integers to sixteen bits is shared by tokens.
+    /// i32. What brings the integers to sixteen bits is shared by tokens. The zero point is then corrected by sums of activations as i16.
     pub fn widens_by_integers(&self) -> bool {
         let in_pairs = matches!(self.dot, Dot::Pairs { .. } | Dot::PairsWithin { .. });
         let scaled = self.staged.as_ref().is_some_and(|staged| staged.scaled.is_some());
-        in_pairs && self.tokens > 1 && self.primitives.words && self.format.superblock.is_some() && !scaled
+        let sums_fit = self.signs || self.format.corrects_in_pairs();
+        let superblock = self.format.superblock.is_some();
+        in_pairs && self.tokens > 1 && self.primitives.words && superblock && sums_fit && !scaled
     }
 
     /// The plan in words, for `gristmill emit --plan` and receipts.

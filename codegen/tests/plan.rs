@@ -3,7 +3,7 @@
 use gristmill_codegen::plan::{
     Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, Scaled, TileOperands, scalar_k_max,
 };
-use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet};
+use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet, Value};
 use gristmill_spec::vocab::{Feature, Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
@@ -566,6 +566,48 @@ fn integers_of_runs_wait_with_operands() {
     // Runs of sixteen fit as they are, and some values of `iq2_xs` are odd.
     assert_eq!(of("iq1_m"), (true, false, Dot::Pairs { tiles: 1 }));
     assert_eq!(of("iq2_xs"), (true, false, Dot::PairsWithin { fields: 1 }));
+}
+
+/// Zero points and minima take the sums of activations of two runs as i16, which hold those of 256 elements at -128: longer runs are
+/// multiplied in i32, and with a minimum they are no super-block.
+#[test]
+fn sums_of_activations_of_long_runs_are_not_cut_to_sixteen_bits() {
+    let set = set();
+    let int8_row =
+        set.activations.iter().find(|activations| activations.name == "int8_row").expect("shipped");
+    let of_avx2 = |label: &str| variant(&set, |v| v.isa == Isa::Avx2 && v.label == label);
+    // Two runs of so many elements.
+    let format = |name: &str, run: u32| {
+        let mut format = Format { elements: 2 * run, ..shipped_format(&set, name).clone() };
+        for field in format.fields.iter_mut().filter(|field| field.count == 16) {
+            field.count = 2;
+        }
+        format
+    };
+    for (run, fits) in [(256, true), (512, false)] {
+        let q3_k = format("q3_k", run);
+        let plan = FormatPlan::new(&q3_k, int8_row);
+        assert_eq!(plan.superblock.as_ref().map(|superblock| superblock.runs), Some(2));
+        for label in ["prefill", "batch"] {
+            let variant = of_avx2(label);
+            let packing = &set.packings[variant.packing.expect("it has one")];
+            let resolved = MatmulPlan::new(&plan, packing, variant).expect("plans");
+            assert_eq!(resolved.widens_by_integers(), fits, "{label} of runs of {run}");
+            let waiting = resolved.staged.is_some_and(|staged| staged.integers);
+            assert_eq!(waiting, fits && label == "batch", "{label} of runs of {run}");
+        }
+        // From 0 on there is nothing to correct.
+        let q2_k = Format {
+            value: Value { subtract: Vec::new(), ..format("q2_k", run).value },
+            ..format("q2_k", run)
+        };
+        let plan = FormatPlan::new(&q2_k, int8_row);
+        assert_eq!(plan.min(), 0);
+        let prefill = of_avx2("prefill");
+        let packing = &set.packings[prefill.packing.expect("it has one")];
+        assert!(MatmulPlan::new(&plan, packing, prefill).expect("plans").widens_by_integers(), "{run}");
+        assert_eq!(FormatPlan::new(&format("q2_k", run), int8_row).superblock.is_some(), fits, "{run}");
+    }
 }
 
 /// Activations are widened once for all rows where a run holds whole vectors of them; a row of any length does not.

@@ -1,7 +1,7 @@
 //! What is decided once for a format.
 
 use super::divisors::lcm;
-use super::superblock::SuperBlock;
+use super::superblock::{SuperBlock, sum_fits_i16};
 use super::term::Term;
 use gristmill_spec::model::{Activations, Factor, FieldType, Format, ValueMap};
 
@@ -131,6 +131,11 @@ impl<'a> FormatPlan<'a> {
     /// K groups that share an f32 scale in a packing.
     pub fn runs(&self) -> u32 {
         self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
+    }
+
+    /// Whether the zero points of two runs can be corrected by their sums of activations as i16.
+    pub(super) fn corrects_in_pairs(&self) -> bool {
+        self.min() == 0 || sum_fits_i16(self.k_group)
     }
 
     /// How far integer sums go, in words.

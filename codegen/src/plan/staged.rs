@@ -93,7 +93,8 @@ impl<'a> Staged<'a> {
             k_group => k_group * plan.runs(),
         };
         let scaled = Scaled::new(plan, primitives, wide);
-        let in_pairs = tokens > 1 && (!wide || signs);
+        // As `MatmulPlan::widens_by_integers` has it.
+        let in_pairs = tokens > 1 && (!wide || signs) && (signs || plan.corrects_in_pairs());
         let integers = scaled.is_none() && primitives.sum_pairs && plan.superblock.is_some() && in_pairs;
         let costly = pack.costly() || wide && pack.fields > 1;
         let plain = primitives.stages && pack.plain();

@@ -32,6 +32,11 @@ pub struct SuperBlock {
     pub min: Option<RunTerm>,
 }
 
+/// Whether an i16 holds the sum of so many activations: that of 256, each -128, is -32768.
+pub(super) fn sum_fits_i16(activations: u32) -> bool {
+    128 * u64::from(activations) <= 1 << 15
+}
+
 impl SuperBlock {
     /// The super-blocks of a format with `groups` runs to a block, whose values lie in `values` and whose activations share
     /// a scale as `activations` says; none where nothing would be gained or the sums could leave 32 bits.
@@ -73,7 +78,7 @@ impl SuperBlock {
             return None;
         }
         // Sums of activations go through the minima as i16.
-        let fits_i16 = 128 * u64::from(run) <= i16::MAX as u64;
+        let fits_i16 = sum_fits_i16(run);
         let weight = u64::from(values.0.unsigned_abs().max(values.1.unsigned_abs()));
         let worst = |weight: u64, most: u32| 128 * u64::from(elements) * weight * u64::from(most);
         let limit = i32::MAX as u64;

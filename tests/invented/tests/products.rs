@@ -210,7 +210,18 @@ fn decode_sevens(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..64).map(|i| half_at(b, 0) * (digit(i) as f32 - 3.0)).collect())
 }
 
-const ALL: [(&str, Decode); 24] = [
+fn decode_long_runs(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let scale = |i: usize| half_at(b, 0) * f32::from(b[2 + i / 512] as i8);
+    Some((0..1024).map(|i| scale(i) * (bits(&b[4..], 2 * i, 2) as f32 - 2.0)).collect())
+}
+
+fn decode_runs256(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let scale = |i: usize| half_at(b, 0) * f32::from(b[4 + i / 256] as i8);
+    let low = |i: usize| half_at(b, 2) * nibble(&b[6..], i / 256) as f32;
+    Some((0..512).map(|i| scale(i) * (bits(&b[8..], 2 * i, 2) as f32 - 2.0) - low(i)).collect())
+}
+
+const ALL: [(&str, Decode); 26] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -235,6 +246,8 @@ const ALL: [(&str, Decode); 24] = [
     ("far_apart", decode_far_apart),
     ("two_blocks", decode_two_blocks),
     ("odds", decode_odds),
+    ("long_runs", decode_long_runs),
+    ("runs256", decode_runs256),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -281,7 +294,7 @@ fn matrix(
                     }
                 } else if format.row_header.is_none() && format.tensor_tail.is_none() {
                     block[1] = 0x30 | block[1] & 0x83;
-                    if ["wide8", "six_runs", "shifted", "two_blocks"].contains(&format.name) {
+                    if ["wide8", "six_runs", "shifted", "two_blocks", "runs256"].contains(&format.name) {
                         block[3] = 0x34 | block[3] & 0x83;
                     }
                 }

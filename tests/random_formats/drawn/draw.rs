@@ -6,8 +6,10 @@ use super::{quantizers, text};
 use crate::random::Random;
 use std::collections::BTreeSet;
 
-const ELEMENTS: [usize; 25] =
-    [4, 8, 12, 16, 20, 24, 30, 32, 32, 36, 40, 48, 48, 56, 60, 64, 64, 72, 80, 96, 96, 128, 160, 256, 288];
+const ELEMENTS: [usize; 27] = [
+    4, 8, 12, 16, 20, 24, 30, 32, 32, 36, 40, 48, 48, 56, 60, 64, 64, 72, 80, 96, 96, 128, 160, 256, 288,
+    512, 1024,
+];
 
 pub fn draw(seed: u64, index: usize) -> Drawn {
     let random = &mut Random::new(seed, &format!("random format {index}"));
