@@ -7,7 +7,7 @@ use crate::lower::{decode, stored};
 use crate::plan::{FormatPlan, KMinPlan, Rounded, Runs, SearchPlan};
 use crate::print::rust::{self, float};
 use crate::text::joined;
-use gristmill_spec::model::{Field, RoundRule, Shift, Signs, Value};
+use gristmill_spec::model::{Field, FieldType, RoundRule, Shift, Signs, Value};
 use std::collections::BTreeSet;
 
 /// Statements that store the f32 `value` in a field, or stop where it does not fit.
@@ -40,6 +40,17 @@ fn store_array(field: &Field, values: &str, raw: &Expr) -> String {
         (ty, raw) => format!("{values}.map(|value| {})", rust::expr(&raw.clone().to(ty))),
     };
     format!("{{ let code = {code}; {} }}\n", write_raw(field))
+}
+
+/// Statements that store the indices `values` (u16) into the numbers that an integer field counts up by, from the lowest.
+fn store_indices(field: &Field, values: &str) -> String {
+    let index = Expr::name(Type::U16, "value");
+    let raw = match field.ty {
+        // The lowest has the top bit alone.
+        FieldType::Signed(bits) => (index + Expr::int(Type::U16, 1 << (bits - 1))).low(bits),
+        FieldType::Unsigned(_) | FieldType::Digit(_) | FieldType::Scalar(_) => index,
+    };
+    store_array(field, values, &raw)
 }
 
 /// The same of found codes.
@@ -234,7 +245,7 @@ impl Body<'_> {
             self.codes(),
             store_codes(moved, "found.shifts"),
             store_float(scale, "found.scale"),
-            store_codes(runs.field, "found.runs"),
+            store_indices(runs.field, "found.runs"),
         )
     }
 
@@ -257,7 +268,7 @@ impl Body<'_> {
             self.codes(),
             store_codes(masks, "found.signs"),
             store_float(scale, "found.scale"),
-            store_codes(runs.field, "found.runs"),
+            store_indices(runs.field, "found.runs"),
         )
     }
 

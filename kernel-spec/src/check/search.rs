@@ -200,7 +200,12 @@ impl Parts<'_> {
         };
         let counts = field.times == 1;
         let (sound, wanted) = match integers {
-            Integers::Positive => (field.times > 0 && low >= 0 && high > 0, "must not take negative values"),
+            Integers::Positive if field.times <= 0 => (false, "must count upward, by a `times` above 0"),
+            Integers::Positive if low <= 0 => (false, "must be positive (`plus` moves where it begins)"),
+            Integers::Positive => (
+                (high - low) / i64::from(field.times) < MOST_FACTORS,
+                "must have no more than 256 values, which are all tried",
+            ),
             Integers::FromZero => (counts && low == 0, "must count from 0, without `times` and `plus`"),
             Integers::BothSigns => (
                 counts && (high..=2 * high).contains(&-low) && high > 0,
@@ -214,10 +219,13 @@ impl Parts<'_> {
     }
 }
 
+/// Most integers that `grid-search` tries for a run. Of each it holds on the stack what every code of a run would be.
+const MOST_FACTORS: i64 = 256;
+
 /// Which integers an algorithm finds for runs.
 #[derive(Clone, Copy, Debug)]
 enum Integers {
-    /// Any that are not negative, some of them positive: it is given a list.
+    /// Positive ones, ascending: it is given a list, of which each is tried for every code.
     Positive,
     /// All from 0 up.
     FromZero,

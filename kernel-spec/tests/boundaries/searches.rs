@@ -353,6 +353,7 @@ type = "f16"
 [[field]]
 name = "s"
 type = "u4"
+plus = 1
 layout = { shape = [2], stride = [4], offset = 16 }
 [[field]]
 name = "g"
@@ -374,6 +375,25 @@ algorithm = "grid-search"
 steps = 9
 "#;
 
+/// The integers of its runs behind all else, in so many bits.
+const OF_BITS_8: [(&str, &str); 2] = [
+    (
+        "\"u4\"\nplus = 1\nlayout = { shape = [2], stride = [4], offset = 16 }",
+        "\"u8\"\nplus = 1\nlayout = { shape = [2], stride = [8], offset = 120 }",
+    ),
+    ("bytes = 15 }", "bytes = 17 }\nunused = [{ offset = 16, bits = 8 }]"),
+];
+const OF_BITS_9: [(&str, &str); 2] = [
+    (
+        "\"u4\"\nplus = 1\nlayout = { shape = [2], stride = [4], offset = 16 }",
+        "\"u9\"\nplus = 1\nlayout = { shape = [2], stride = [12], offset = 120 }",
+    ),
+    (
+        "bytes = 15 }",
+        "bytes = 18 }\nunused = [{ offset = 16, bits = 8 }, { offset = 129, bits = 3 }, { offset = 141, bits = 3 }]",
+    ),
+];
+
 #[test]
 fn grids() {
     compare(
@@ -385,6 +405,13 @@ fn grids() {
             ("by minus one", &[("signs = ", "times = -1\nsigns = ")]),
             ("no codebook", &[("codebook = \"iq3xxs_grid\"", "zero = 0")]),
             ("no signs", &[("signs = \"g\"\n", "")]),
+            ("integers from 0", &[("plus = 1\n", "")]),
+            ("integers from 1 down", &[("plus = 1\n", "plus = 1\ntimes = -1\n")]),
+            ("integers from 16 down to 1", &[("plus = 1\n", "plus = 16\ntimes = -1\n")]),
+            ("signed integers from 1", &[("type = \"u4\"\nplus = 1", "type = \"i4\"\nplus = 9")]),
+            ("signed integers from 0", &[("type = \"u4\"\nplus = 1", "type = \"i4\"\nplus = 8")]),
+            ("256 integers", &OF_BITS_8),
+            ("512 integers", &OF_BITS_9),
             (
                 "signs of sixteen elements",
                 &[(
@@ -409,13 +436,13 @@ fn grids() {
                 "something subtracted",
                 &[("scale = [\"d\", \"s\"]", "scale = [\"d\", \"s\"]\nsubtract = [\"d\"]")],
             ),
-            ("one scale", &[("[\"d\", \"s\"]", "[\"d\"]")]),
+            ("one scale", &[("plus = 1\n", ""), ("[\"d\", \"s\"]", "[\"d\"]")]),
             (
                 "runs of half a group",
                 &[
                     (
-                        "name = \"s\"\ntype = \"u4\"\nlayout = { shape = [2], stride = [4], offset = 16 }",
-                        "name = \"s\"\ntype = \"u4\"\nlayout = { shape = [16], stride = [4], offset = 120 }",
+                        "name = \"s\"\ntype = \"u4\"\nplus = 1\nlayout = { shape = [2], stride = [4], offset = 16 }",
+                        "name = \"s\"\ntype = \"u4\"\nplus = 1\nlayout = { shape = [16], stride = [4], offset = 120 }",
                     ),
                     ("bytes = 15 }", "bytes = 23 }\nunused = [{ offset = 16, bits = 8 }]"),
                 ],
@@ -424,8 +451,8 @@ fn grids() {
                 "runs of one group",
                 &[
                     (
-                        "name = \"s\"\ntype = \"u4\"\nlayout = { shape = [2], stride = [4], offset = 16 }",
-                        "name = \"s\"\ntype = \"u4\"\nlayout = { shape = [8], stride = [4], offset = 120 }",
+                        "name = \"s\"\ntype = \"u4\"\nplus = 1\nlayout = { shape = [2], stride = [4], offset = 16 }",
+                        "name = \"s\"\ntype = \"u4\"\nplus = 1\nlayout = { shape = [8], stride = [4], offset = 120 }",
                     ),
                     ("bytes = 15 }", "bytes = 19 }\nunused = [{ offset = 16, bits = 8 }]"),
                 ],

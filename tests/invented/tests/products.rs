@@ -221,7 +221,17 @@ fn decode_runs256(b: &[u8], _: f32) -> Option<Vec<f32>> {
     Some((0..512).map(|i| scale(i) * (bits(&b[8..], 2 * i, 2) as f32 - 2.0) - low(i)).collect())
 }
 
-const ALL: [(&str, Decode); 26] = [
+fn decode_signed_steps(b: &[u8], _: f32) -> Option<Vec<f32>> {
+    let element = |i: usize| {
+        let step = ((nibble(&b[2..], i / 8) ^ 8) + 1) as f32;
+        let magnitude = [1.0, 3.0][nibble(&b[4..], i / 4) as usize >> (i % 4) & 1];
+        let sign = if b[8 + i / 8] >> (i % 8) & 1 == 1 { -1.0 } else { 1.0 };
+        half_at(b, 0) * step * sign * magnitude
+    };
+    Some((0..32).map(element).collect())
+}
+
+const ALL: [(&str, Decode); 27] = [
     ("odd20", decode_odd20),
     ("split3", decode_split3),
     ("seq3", decode_seq3),
@@ -248,6 +258,7 @@ const ALL: [(&str, Decode); 26] = [
     ("odds", decode_odds),
     ("long_runs", decode_long_runs),
     ("runs256", decode_runs256),
+    ("signed_steps", decode_signed_steps),
 ];
 
 /// A small generator of our own: the same numbers everywhere, forever.
@@ -496,6 +507,8 @@ fn quantizers_round_trip() {
             "sevens" => 0.5 / 3.0 + 1e-3,
             // Fifteen steps over a range of at most two in each run.
             "six_runs" => 0.08,
+            // Magnitudes of a third and the largest, and small weights count little.
+            "signed_steps" => 0.5,
             _ => 0.26,
         };
         for (i, (x, y)) in x.iter().zip(&out).enumerate() {
