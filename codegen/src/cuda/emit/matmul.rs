@@ -18,6 +18,9 @@ use gristmill_spec::model::{CudaBody, CudaBudget, CudaVariant, Packing};
 use gristmill_spec::vocab::{CudaAbi, CudaActivations, CudaAlgorithm, Strategy};
 use std::fmt::Write;
 
+/// Fields of a byte for which a lane has the activations in one load of sixteen bytes, four to each.
+const MOST_FIELDS: u32 = 4;
+
 /// Bytes that terms may take if they are kept for two rounds.
 const ROUNDS: u32 = 32 * 1024;
 
@@ -231,6 +234,11 @@ fn tile(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, variant: &CudaVariant) -> Re
             pack.check_form(Strategy::Multiply, origin)?;
             if packing.rows != DP4A_ROWS {
                 return Err(wrong("sixteen rows, four of them to a load of sixteen bytes"));
+            }
+            if pack.fields > MOST_FIELDS {
+                return Err(wrong(
+                    "codes of two bits or more: a lane loads the activations of up to four fields at once",
+                ));
             }
             Ok((DP4A_ROWS, variant.tokens.max(1)))
         }
