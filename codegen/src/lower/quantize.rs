@@ -18,7 +18,7 @@ fn bound(name: &'static str, value: Expr) -> Bound {
 /// order, the last two of these names. Only those two are read further on.
 pub(crate) fn step(rule: &ScaleRule) -> Vec<Bound> {
     let zero = || Expr::f32(0.0);
-    // A bound of 0 is none: a statistic with a sign may be negative.
+    // A bound of 0 is none: a statistic with a sign, which has no other, may be negative.
     let bounded = |s: Expr, floor: Expr| if rule.floor == 0.0 { s } else { s.at_least(floor) };
     let quotient = |divide: fn(Expr, Expr) -> Expr| {
         let levels = Expr::f32(rule.levels);

@@ -259,7 +259,8 @@ pub(crate) fn scale_rule(table: &Table<'_>, default_levels: Option<f32>) -> Opti
     let via = table.get("via").map(|n| {
         n.word("way", &[("step", Via::Step), ("multiplier", Via::Multiplier), ("divide", Via::Divide)])
     });
-    let floor = table.get("floor").map(|n| not_negative(&n));
+    let floor =
+        table.get("floor").map(|n| not_negative(&n).filter(|floor| bounds_magnitude(&n, *floor, &of)));
     let precision = table.get("precision").map(|n| n.word("precision", &[("f64", true), ("f32", false)]));
     Some(ScaleRule {
         of: of?.value,
@@ -268,6 +269,18 @@ pub(crate) fn scale_rule(table: &Table<'_>, default_levels: Option<f32>) -> Opti
         floor: floor.unwrap_or(Some(0.0))?,
         f64_division: precision.map_or(Some(false), |p| p.map(|at| at.value))?,
     })
+}
+
+/// Whether a statistic that a floor above 0 bounds is a magnitude: a negative one would become the floor.
+fn bounds_magnitude(node: &Node<'_>, floor: f64, of: &Option<At<Statistic>>) -> bool {
+    let Some(signed) = of.as_ref().filter(|of| floor > 0.0 && of.value == Statistic::SignedAbsMax) else {
+        return true;
+    };
+    let message = "`floor` is a lower bound, and `signed-absmax` may be negative";
+    let error = node.file.error("conflicting-keys", node.span, message);
+    let help = "leave `floor` out, or write `scale = \"absmax\"`";
+    node.file.report(error.also(node.file.path, signed.span, "the statistic").help(help));
+    false
 }
 
 fn levels_number(node: &Node<'_>, at: At<f64>) -> Option<f32> {

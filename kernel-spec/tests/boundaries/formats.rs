@@ -444,6 +444,9 @@ fn quantizers_that_round() {
             )],
         ),
         ("signed codes", &[("\"u4\"", "\"i4\""), ("zero = 8\n", "")]),
+        ("a floor of a signed statistic", &[("\"absmax\"\n", "\"signed-absmax\"\nfloor = 1e-5\n")]),
+        ("no floor of a signed statistic", &[("\"absmax\"\n", "\"signed-absmax\"\nfloor = 0\n")]),
+        ("a floor of a magnitude", &[("\"absmax\"\n", "\"absmax\"\nfloor = 1e-5\n")]),
         (
             "signed codes, one below",
             &[("\"u4\"", "\"i4\""), ("zero = 8\n", ""), ("clamp = [-8, 7]", "clamp = [-9, 7]")],

@@ -74,7 +74,7 @@ fn one(random: &mut Random, drawn: &Drawn, number: u64) -> String {
     if chance(random, 60) {
         let _ = writeln!(out, "via = \"{}\"", pick(random, &["step", "multiplier", "divide"]));
     }
-    if chance(random, 25) {
+    if chance(random, 25) && scale != "signed-absmax" {
         out.push_str("floor = 1e-5\n");
     }
     if chance(random, 30) {
