@@ -127,10 +127,24 @@ fn rounding(
         file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
         return None;
     }
-    if round == Rounding::HalfUp && !shifts_by_one {
-        let message =
-            "`round = \"half-up\"` rounds code + 0.5 down, so it needs codes that count up by one (`zero`)";
-        file.report(file.error("quantizer-impossible", quantizer.span, message));
+    let lowest_code = match checked.value.map {
+        ValueMap::Affine { times: 1, zero } => Some(i64::from(low) + i64::from(zero)),
+        ValueMap::Affine { .. } | ValueMap::Levels(_) | ValueMap::Codebook { .. } => None,
+    };
+    // Below 0, what cuts code + 0.5 off rounds it up.
+    if round == Rounding::HalfUp && lowest_code.is_none_or(|code| code < 0) {
+        let message = match lowest_code {
+            None => {
+                "`round = \"half-up\"` cuts code + 0.5 off, so it needs codes that count up by one (`zero`)"
+                    .to_owned()
+            }
+            Some(code) => format!(
+                "`round = \"half-up\"` cuts code + 0.5 off, so it needs codes from 0 up; these begin at {code}"
+            ),
+        };
+        let error = file.error("quantizer-impossible", quantizer.span, message);
+        let help = "write `round = \"half-even\"`, or count codes of an unsigned type from `zero`";
+        file.report(error.also(file.path, checked.span, "the value it would have to make").help(help));
         return None;
     }
     Some(RoundRule { scale, round, threshold, clamp: (low, high) })

@@ -33,7 +33,7 @@ pub enum Rounding {
     HalfAway,
     /// To nearest, ties toward zero.
     HalfTowardZero,
-    /// `trunc(x + zero + 0.5) - zero` in f32: ties up in code space (the ggml rule for Q4_0).
+    /// `trunc(x + zero + 0.5) - zero` in f32: ties up in code space, whose codes are not negative (the ggml rule for Q4_0).
     HalfUp,
     /// No rounding: the sign of x, 0 where |x| is below `threshold`.
     Sign,

@@ -444,6 +444,29 @@ fn quantizers_that_round() {
             )],
         ),
         ("signed codes", &[("\"u4\"", "\"i4\""), ("zero = 8\n", "")]),
+        ("codes from 0 to half up", &[("\"half-away\"", "\"half-up\"")]),
+        (
+            "the same by levels",
+            &[("\"half-away\"", "\"half-up\""), ("zero = 8", "levels = [0, 1]"), ("[-8, 7]", "[0, 1]")],
+        ),
+        (
+            "signed codes from -1, half up",
+            &[
+                ("\"half-away\"", "\"half-up\""),
+                ("\"u4\"", "\"i4\""),
+                ("zero = 8\n", ""),
+                ("[-8, 7]", "[-1, 7]"),
+            ],
+        ),
+        (
+            "signed codes from 0, half up",
+            &[
+                ("\"half-away\"", "\"half-up\""),
+                ("\"u4\"", "\"i4\""),
+                ("zero = 8\n", ""),
+                ("[-8, 7]", "[0, 7]"),
+            ],
+        ),
         ("a floor of a signed statistic", &[("\"absmax\"\n", "\"signed-absmax\"\nfloor = 1e-5\n")]),
         ("no floor of a signed statistic", &[("\"absmax\"\n", "\"signed-absmax\"\nfloor = 0\n")]),
         ("a floor of a magnitude", &[("\"absmax\"\n", "\"absmax\"\nfloor = 1e-5\n")]),

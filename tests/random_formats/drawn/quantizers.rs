@@ -51,10 +51,10 @@ fn one(random: &mut Random, drawn: &Drawn, number: u64) -> String {
         high += 1;
     }
     let (low, high) = (all[low], all[high]);
-    let counts_up = matches!(drawn.map, Map::Affine { times: 1, .. });
+    let codes_count_up = matches!(drawn.map, Map::Affine { times: 1, zero } if low + zero >= 0);
     let ternary = [-1, 0, 1].iter().all(|v| (low..=high).contains(v));
     let mut rounds = vec!["half-even", "half-away", "half-toward-zero"];
-    if counts_up {
+    if codes_count_up {
         rounds.push("half-up");
     }
     if ternary {
