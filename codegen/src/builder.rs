@@ -9,9 +9,11 @@ use crate::options::{CudaImages, Options};
 use crate::{Compiled, Error, compile};
 use gristmill_spec::model::{Kernel, SpecSet};
 use gristmill_spec::vocab::Serves;
-use gristmill_spec::{Diagnostic, ReadError, Severity, SourceFile, check, read_path, render, shipped};
+use gristmill_spec::{
+    Diagnostic, ReadError, Severity, SourceFile, check, is_shipped, read_path, render, shipped,
+};
 pub use select::SelectionError;
-use select::{Shipped, is_shipped};
+use select::Shipped;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -283,8 +285,7 @@ impl Builder {
         set.retain_formats(&keep);
         let served =
             |kernel: &Kernel| kernel.op.info().serves != Serves::Formats || !kernel.formats.is_empty();
-        for kernel in set.kernels.iter().filter(|kernel| !is_shipped(&kernel.origin.file) && !served(kernel))
-        {
+        for kernel in set.kernels.iter().filter(|kernel| !kernel.is_shipped() && !served(kernel)) {
             warnings.push(format!(
                 "{}: no format of this build is served; select shipped ones with `with_shipped`",
                 kernel.origin.file

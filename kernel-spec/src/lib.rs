@@ -50,5 +50,6 @@ pub use diagnostic::{CODES, Diagnostic, Label, Severity, line_column, render};
 pub use nearest::nearest;
 #[cfg(feature = "parse")]
 pub use read::{
-    FOLDERS, MAX_FILE_BYTES, ReadError, SHIPPED_PREFIX, SourceFile, read_path, shipped, shipped_dir,
+    FOLDERS, MAX_FILE_BYTES, ReadError, SHIPPED_PREFIX, SourceFile, is_shipped, read_path, shipped,
+    shipped_dir,
 };

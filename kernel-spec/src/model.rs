@@ -26,7 +26,7 @@ pub struct SpecSet {
     pub activations: Vec<Activations>,
     /// Packings, sorted by name.
     pub packings: Vec<Packing>,
-    /// Kernel families, sorted by name.
+    /// Kernel families in the order of [`Kernel::precedence`].
     pub kernels: Vec<Kernel>,
     /// Import layouts, sorted by name.
     pub imports: Vec<Import>,

@@ -96,6 +96,11 @@ pub fn shipped() -> io::Result<Vec<SourceFile>> {
     Ok(sources)
 }
 
+/// Whether a file is one of the shipped specs, by the path under which it is shown.
+pub fn is_shipped(file: &str) -> bool {
+    file.starts_with(SHIPPED_PREFIX)
+}
+
 /// The file behind a shown path, for `rerun-if-changed`.
 pub(crate) fn location(shown: &str) -> PathBuf {
     let shipped = shown.strip_prefix(SHIPPED_PREFIX).map(|rest| shipped_dir().join(rest));

@@ -1,7 +1,7 @@
 //! Which shipped formats a build has.
 
 use crate::options::LeftOut;
-use gristmill_spec::SHIPPED_PREFIX;
+use gristmill_spec::is_shipped;
 use gristmill_spec::model::{Import, Required, SpecSet};
 use std::collections::BTreeSet;
 
@@ -123,9 +123,4 @@ impl Shipped {
     fn has_family(&self, family: &str) -> bool {
         self.families.as_ref().is_some_and(|families| family.is_empty() || families.contains(family))
     }
-}
-
-/// Whether a file is one of the shipped specs, by the path under which it is shown.
-pub(super) fn is_shipped(file: &str) -> bool {
-    file.starts_with(SHIPPED_PREFIX)
 }

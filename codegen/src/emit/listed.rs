@@ -41,7 +41,7 @@ pub struct Listed {
     pub(super) rank: (bool, Option<Isa>, usize, std::cmp::Reverse<usize>),
 }
 
-/// A variant that serves a format: its kernel family, its place there, and itself.
+/// A variant that serves a format: its kernel family, its place among all of the op, and itself.
 pub(super) type Serving<'a> = (&'a Kernel, usize, &'a CpuVariant);
 
 /// A kernel that was made.

@@ -298,7 +298,7 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
                     && kernel.input.contains(&input)
             })
             .collect();
-        // Better ISA, then more specific requirements, then the order of the file.
+        // Better ISA, then more specific requirements, then the order of the files and in them.
         found.sort_by(|&a, &b| on_arch[b].rank.cmp(&on_arch[a].rank));
         found
     };

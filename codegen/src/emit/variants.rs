@@ -6,7 +6,7 @@ use crate::plan::packed::{PackedPlan, packed_plan};
 use gristmill_spec::model::{CpuVariant, Kernel, SpecSet};
 use gristmill_spec::vocab::{Op, Strategy};
 
-/// The kernels of `op` that serve a format, with their variants.
+/// The kernels of `op` that serve a format, with their variants and the places of these among all of the op.
 pub(crate) fn variants(
     set: &SpecSet,
     op: Op,
@@ -15,9 +15,9 @@ pub(crate) fn variants(
     set.kernels
         .iter()
         .filter(move |kernel| kernel.op == op)
-        .flat_map(|kernel| {
-            kernel.cpu.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
-        })
+        .flat_map(|kernel| kernel.cpu.iter().map(move |variant| (kernel, variant)))
+        .enumerate()
+        .map(|(order, (kernel, variant))| (kernel, order, variant))
         .filter(move |(_, _, variant)| variant.formats.contains(&format) && in_range(set, format, variant))
 }
 

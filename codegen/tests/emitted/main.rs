@@ -1,6 +1,7 @@
 //! What the compiler writes, held in a file: a change of the emitter shows in review as a change of code.
 
 use gristmill_codegen::{Options, compile};
+use gristmill_spec::vocab::{Arch, Isa};
 use gristmill_spec::{SourceFile, check, render, shipped};
 use std::path::Path;
 
@@ -106,6 +107,36 @@ fn golden(file: &str, text: &str) {
 #[test]
 fn the_text_is_as_reviewed() {
     golden("planes.rs", &compiled(FORMAT).expect("compiles"));
+}
+
+/// Names of the kernels of a product from f32 on x86, in the order in which they are looked at.
+fn candidates(sources: &[SourceFile]) -> Vec<String> {
+    let set = check(sources).set.expect("no mistakes");
+    let options = Options { package: "test".into(), compiler: "test".into(), ..Options::default() };
+    let compiled = compile(&set, &[], &options).expect("compiles");
+    let on_x86 = |isa: Option<Isa>| isa.is_none_or(|isa| matches!(isa.arch(), Arch::Any | Arch::X86));
+    let kernels: Vec<_> = compiled.kernels.iter().filter(|kernel| on_x86(kernel.isa)).collect();
+    let (_, arms) = compiled.code.split_once("Op::Matmul => {").expect("an arm");
+    let (_, arm) = arms.split_once("(DType::F32, DeviceKind::Cpu)").expect("a list");
+    let (_, list) = arm.split_once("&[").expect("a list");
+    let (list, _) = list.split_once(']').expect("its end");
+    let places = list.split(',').map(|place| place.trim().parse::<usize>().expect("a number"));
+    places.map(|place| kernels[place].name.clone()).collect()
+}
+
+/// What the checks call earlier stands earlier in the registry: variants of own files before shipped ones, whatever their names and their
+/// places in the files.
+#[test]
+fn own_variants_come_before_shipped_ones() {
+    let mut sources = sources(FORMAT);
+    sources.retain(|source| !source.path.ends_with("kernels/matmul.toml"));
+    sources.push(source("kernel-spec/kernels/matmul.toml", MATMUL));
+    let own = MATMUL
+        .replace("[[cpu]]\nisa = \"scalar\"\n", "")
+        .replace("packing", "name = \"own\"\nshape = { m = { max = 2 } }\npacking");
+    let neon = "\n[[cpu]]\nisa = \"neon\"\npacking = \"r16k4\"\ntile = { rows = 16, tokens = 2 }\n\n[[cpu]]\nisa = \"avx2\"";
+    sources.push(source("specs/kernels/own.toml", &own.replace("\n[[cpu]]\nisa     = \"avx2\"", neon)));
+    assert_eq!(candidates(&sources), ["own.planes.avx2.own", "matmul.planes.avx2", "matmul.planes.scalar"]);
 }
 
 /// The same specs give the same text: nothing in it depends on hash order, time or place.

@@ -415,8 +415,10 @@ struct Rival<'a> {
 /// decided by their shapes.
 fn rivals(raws: &[RawKernel<'_>], families: &[Option<Kernel>]) {
     let mut groups: BTreeMap<(Op, Isa, u64), Vec<Rival<'_>>> = BTreeMap::new();
-    for (raw, kernel) in raws.iter().zip(families) {
-        let Some(kernel) = kernel else { continue };
+    let both = raws.iter().zip(families).filter_map(|(raw, kernel)| Some((raw, kernel.as_ref()?)));
+    let mut in_order: Vec<(&RawKernel<'_>, &Kernel)> = both.collect();
+    in_order.sort_by(|(_, a), (_, b)| a.precedence().cmp(&b.precedence()));
+    for (raw, kernel) in in_order {
         for (written, variant) in raw.variants.iter().zip(&kernel.cpu) {
             let features: FeatureSet =
                 variant.isa.features().iter().chain(&variant.requires).copied().collect();
@@ -446,13 +448,14 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     }
     let isa = later.variant.isa;
     let (a, b) = (&earlier.variant.shape, &later.variant.shape);
-    // In one file, a variant for narrow codes stands before the one for wider codes as well.
+    // A variant for narrow codes stands before the one for wider codes as well.
     let most = |rival: &Rival<'_>| rival.variant.code_bits.unwrap_or(u32::MAX);
     let fewer = earlier.variant.levels.is_some() && later.variant.levels.is_none();
     // One that comes after all others is in nobody's way, but has others of its kind.
     let apart = earlier.variant.by_default != later.variant.by_default;
-    let narrower =
-        apart || std::ptr::eq(earlier.kernel, later.kernel) && (most(earlier) < most(later) || fewer);
+    // A shipped one serves the formats of its file that no file of the user's serves better.
+    let replaced = later.kernel.is_shipped() && !earlier.kernel.is_shipped();
+    let narrower = apart || replaced || most(earlier) < most(later) || fewer;
     if a == b && !narrower {
         let message = format!(
             "two `{isa}` variants with the same features take the same shapes; nothing decides between them"

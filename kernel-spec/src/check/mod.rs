@@ -80,7 +80,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
 
     let kernels: Option<Vec<_>> = kernels.into_iter().collect();
     let mut kernels = kernels?;
-    kernels.sort_by(|a, b| a.name.cmp(&b.name));
+    kernels.sort_by(|a, b| a.precedence().cmp(&b.precedence()));
     Some(SpecSet {
         formats: formats.into_values().collect::<Option<_>>()?,
         activations: scope.activations.into_values().collect::<Option<_>>()?,

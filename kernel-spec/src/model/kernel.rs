@@ -1,6 +1,7 @@
 //! Kernel families and their variants.
 
 use super::Origin;
+use crate::read::is_shipped;
 use crate::vocab::{CudaActivations, CudaAlgorithm, CudaArch, CudaSums, DType, Feature, Isa, Op, Strategy};
 
 /// A kernel family: one op, and the variants that are built for it.
@@ -24,6 +25,19 @@ pub struct Kernel {
     pub cpu: Vec<CpuVariant>,
     /// CUDA variants in the order of the file.
     pub cuda: Vec<CudaVariant>,
+}
+
+impl Kernel {
+    /// What families are in order by: those of a user's own files before the shipped ones, each by name. Where nothing else decides
+    /// between variants, that of the earlier family is chosen, and in a family the earlier one.
+    pub fn precedence(&self) -> (bool, &str) {
+        (self.is_shipped(), &self.name)
+    }
+
+    /// Whether it is one of the shipped specs.
+    pub fn is_shipped(&self) -> bool {
+        is_shipped(&self.origin.file)
+    }
 }
 
 /// One CPU variant of a kernel family.

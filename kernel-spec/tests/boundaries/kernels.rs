@@ -346,6 +346,43 @@ fn variants_in_each_others_way() {
     );
 }
 
+/// A file beside another, each with a variant of one ISA: in which order they are chosen, and which is never.
+#[test]
+fn variants_of_two_files() {
+    let family = |head: &str, name: &str, shape: &str| {
+        let tile = "packing = \"r16k4\"\ntile = { rows = 16, tokens = 4 }";
+        let head = format!("doc = \"x\"\nop = \"matmul\"\ninput = [\"f32\"]\n{head}");
+        format!("{head}[[cpu]]\nisa = \"avx2\"\nname = \"{name}\"\n{tile}\n{shape}")
+    };
+    let (reference, of_a) = ("[[cpu]]\nisa = \"scalar\"\n", "formats = [\"a\"]\n");
+    let few = "shape = { m = { max = 3 } }\n";
+    let mut text = String::new();
+    for (name, (path, shape), (other, head, label, own_shape)) in [
+        ("own for few tokens", ("kernel-spec/kernels/k.toml", ""), ("kernels/z.toml", of_a, "own", few)),
+        ("own for all shapes", ("kernel-spec/kernels/k.toml", ""), ("kernels/z.toml", "", "own", "")),
+        ("own of the same name", ("kernel-spec/kernels/k.toml", ""), ("kernels/z.toml", of_a, "one", few)),
+        ("shipped for few tokens", ("kernel-spec/kernels/k.toml", few), ("kernels/a.toml", of_a, "own", "")),
+        (
+            "two shipped ones",
+            ("kernel-spec/kernels/k.toml", ""),
+            ("kernel-spec/kernels/z.toml", of_a, "own", few),
+        ),
+        ("the special name first", ("kernels/k.toml", ""), ("kernels/a.toml", of_a, "own", few)),
+        ("the general name first", ("kernels/k.toml", ""), ("kernels/z.toml", of_a, "own", few)),
+        ("both for all shapes", ("kernels/k.toml", ""), ("kernels/z.toml", of_a, "own", "")),
+    ] {
+        let mut beside = formats();
+        beside.push(source(path, family(reference, "one", shape)));
+        let own = source(other, family(head, label, own_shape));
+        let said = super::said(own, &beside, |set| {
+            let files: Vec<&str> = set.kernels.iter().map(|kernel| kernel.origin.file.as_str()).collect();
+            files.join(" before ")
+        });
+        text += &format!("{name}\n{said}\n");
+    }
+    golden("two_kernel_files", &text);
+}
+
 const BLOCKS: &str = "doc = \"x\"\nop = \"dequantize\"\n[[cpu]]\nisa = \"scalar\"\n[[cpu]]\nisa = \"avx2\"\n";
 
 #[test]

@@ -33,7 +33,7 @@ pub struct CudaListed {
     pub source: String,
     /// What was decided for it.
     pub plan: CudaPlan,
-    /// Its place among the variants of its family.
+    /// Its place among the variants of its op.
     pub order: usize,
     /// Accepted input types.
     pub input: Vec<DType>,
@@ -43,7 +43,7 @@ pub struct CudaListed {
     pub fused: bool,
 }
 
-/// A variant with its kernel family, and its place in that.
+/// A variant with its kernel family, and its place among all of the op.
 pub(super) type OfVariant<'a> = (&'a Kernel, usize, &'a CudaVariant);
 
 impl CudaListed {
@@ -85,12 +85,13 @@ pub(super) fn inputs(kernel: &Kernel, floats: bool) -> Vec<DType> {
 pub(super) fn serving(set: &SpecSet, op: Op, format: usize) -> impl Iterator<Item = OfVariant<'_>> {
     set.kernels
         .iter()
-        .filter(move |kernel| kernel.op == op && kernel.formats.contains(&format))
-        .flat_map(|kernel| {
-            kernel.cuda.iter().enumerate().map(move |(order, variant)| (kernel, order, variant))
-        })
-        .filter(move |(_, _, variant)| {
-            variant.formats.as_ref().is_none_or(|formats| formats.contains(&format))
+        .filter(move |kernel| kernel.op == op)
+        .flat_map(|kernel| kernel.cuda.iter().map(move |variant| (kernel, variant)))
+        .enumerate()
+        .map(|(order, (kernel, variant))| (kernel, order, variant))
+        .filter(move |(kernel, _, variant)| {
+            let of_variant = variant.formats.as_ref();
+            kernel.formats.contains(&format) && of_variant.is_none_or(|formats| formats.contains(&format))
         })
 }
 
