@@ -3,7 +3,7 @@
 use gristmill_codegen::plan::{
     Dot, FormatPlan, LookupPlan, MatmulPlan, PackPlan, Scaled, TileOperands, scalar_k_max,
 };
-use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet, Value};
+use gristmill_spec::model::{CpuVariant, FieldType, Format, SpecSet, TileCode, Value};
 use gristmill_spec::vocab::{Feature, Isa, Op, Strategy};
 use gristmill_spec::{check, shipped};
 use std::collections::BTreeMap;
@@ -499,6 +499,23 @@ fn trits_are_for_processors_that_take_them_apart() {
     let wide = shipped_format(&set, "tq2_0");
     let plan = FormatPlan::new(wide, &set.activations[wide.activations]);
     assert!(PackPlan::fit(&plan, packing).is_none());
+}
+
+/// A packing whose name looks like what another is told apart by has a pack function of its own.
+#[test]
+fn names_of_packings_are_no_words_of_others() {
+    let set = set();
+    let format = shipped_format(&set, "q5_0");
+    let plan = FormatPlan::new(format, &set.activations[format.activations]);
+    let shipped = set.packings.iter().find(|packing| packing.name == "r16k4").expect("shipped");
+    let mut bytes = shipped.clone();
+    bytes.name = "r16k4_planes".into();
+    bytes.tiles.retain(|tile| tile.code == TileCode::Bits(8));
+    let ident = |packing| {
+        PackPlan::new(&plan, packing, Strategy::Multiply, &format.origin).expect("it has a tile").ident()
+    };
+    assert_eq!(ident(shipped), "r16k4_planes_f16");
+    assert_eq!(ident(&bytes), "r16k4__planes_f16");
 }
 
 /// What `look` says of the plan of a format for a variant.

@@ -34,7 +34,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("coverage-hole", "no kernel for what `coverage.toml` requires"),
     ("digits-disagree", "digits of bytes that are described twice, or not at all"),
     ("duplicate-gguf", "two formats claim one GGUF type id"),
-    ("duplicate-name", "two things of one kind with the same name"),
+    ("duplicate-name", "two things of one kind with the same name, in specs or in generated code"),
     ("empty-file", "a spec file without content"),
     ("empty-shape-rule", "a shape rule that nothing obeys"),
     ("feature-arch", "a CPU feature that the ISA's architecture does not have"),

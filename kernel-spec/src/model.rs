@@ -3,6 +3,7 @@
 
 mod format;
 mod fp4;
+mod ident;
 mod kernel;
 mod origin;
 mod packing;
@@ -10,6 +11,7 @@ mod quantizer;
 
 pub use format::*;
 pub use fp4::*;
+pub use ident::*;
 pub use kernel::*;
 pub use origin::*;
 pub use packing::*;

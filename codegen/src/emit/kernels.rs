@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::c;
-use crate::emit::listed::{Listed, Listing, Made, Serving, kernel_name, variant_ident};
+use crate::emit::listed::{Listed, Listing, Made, Serving, kernel_name};
 use crate::emit::text::attributes;
 use crate::emit::variants::variants;
 use crate::options::Options;
@@ -71,7 +71,7 @@ impl<'a> Kernels<'a> {
         generated: impl FnOnce(&mut Self, &str),
     ) -> String {
         self.by_hand(quantizer, serving).unwrap_or_else(|| {
-            let ident = format!("{stem}_{}", variant_ident(serving.2));
+            let ident = format!("{stem}_{}", serving.2.ident());
             generated(self, &ident);
             format!("{}::{ident}", self.module)
         })

@@ -125,7 +125,7 @@ impl Listing<'_> {
 
 /// Facts in order: `matmul.i2_s.avx512.avx512vnni.decode`, with the quantizer behind the format if there is one.
 pub fn kernel_name(kernel: &str, format: &str, quantizer: Option<&str>, variant: &CpuVariant) -> String {
-    kernel_words(kernel, format, quantizer, variant_words(variant))
+    kernel_words(kernel, format, quantizer, variant.words())
 }
 
 /// Facts in order, with the words of a variant last.
@@ -139,18 +139,4 @@ pub(crate) fn kernel_words<'w>(
     words.extend(quantizer);
     words.extend(variant);
     words.join(".")
-}
-
-/// Name of a variant's functions and modules: `avx512_avx512vnni_decode`.
-pub(super) fn variant_ident(variant: &CpuVariant) -> String {
-    variant_words(variant).join("_").replace(['.', '-'], "")
-}
-
-fn variant_words(variant: &CpuVariant) -> Vec<&str> {
-    let mut words = vec![variant.isa.name()];
-    words.extend(variant.requires.iter().map(|f| f.name()));
-    if !variant.label.is_empty() {
-        words.push(&variant.label);
-    }
-    words
 }

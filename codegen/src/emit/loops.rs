@@ -1,5 +1,6 @@
 //! Loops that several formats share.
 
+use gristmill_spec::model::Format;
 use gristmill_spec::vocab::Isa;
 use std::collections::BTreeMap;
 
@@ -14,11 +15,13 @@ pub(super) struct Shared {
     pub(super) source: String,
 }
 
-/// The module of a loop: `name`, or with a number where another family's tile already has it.
-pub(super) fn free_name(loops: &Loops, name: &str, text: &str) -> String {
+/// The module of a loop: `name`, or with a number where another family's tile already has it, or one of the `formats`.
+pub(super) fn free_name(loops: &Loops, formats: &[Format], name: &str, text: &str) -> String {
     let mut free = name.to_string();
     let mut number = 1;
-    while loops.get(&free).is_some_and(|other| other.text != text) {
+    while loops.get(&free).is_some_and(|other| other.text != text)
+        || formats.iter().any(|format| format.name == free)
+    {
         number += 1;
         free = format!("{name}_{number}");
     }

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::options::{CudaImages, Options};
 use crate::plan::FormatPlan;
 use crate::text::joined;
-use gristmill_spec::model::SpecSet;
+use gristmill_spec::model::{SpecSet, activations_module};
 use gristmill_spec::vocab::Op;
 
 /// One module for a format, with every kernel that serves it.
@@ -95,7 +95,7 @@ fn list(kernels: &mut Kernels<'_>, op: Op, callee: &str, [what, words, text]: [&
 pub(super) fn activation_module(set: &SpecSet, index: usize, options: &Options) -> (String, Vec<Listed>) {
     let format = &set.activations[index];
     let name = &format.name;
-    let (module, elements) = (format!("activations_{name}"), format.block.unwrap_or(1));
+    let (module, elements) = (activations_module(name), format.block.unwrap_or(1));
     let listing = Listing { format: index, format_name: name, elements, options };
     let text = activations::emit(format);
     let mut kernels = Kernels::new(set, &module, listing, &text);

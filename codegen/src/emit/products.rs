@@ -1,7 +1,7 @@
 //! The products of a format: the scalar one over its own rows, and those that read packings, whose loops formats share.
 
 use super::kernels::{Decoding, Kernels};
-use super::listed::{Limits, Made, Serving, variant_ident};
+use super::listed::{Limits, Made, Serving};
 use super::loops::{Loops, Shared, free_name};
 use super::{lookup, matmul, scalar, staged, tiles};
 use crate::plan::packed::{PackedPlan, packed_plan};
@@ -67,7 +67,8 @@ fn over_panels(
     let ((_, _, variant), name) = (serving, kernels.name());
     let Packed { shape_name, text, words, pack, limits } = packed;
     let function = kernels.by_hand(None, serving).unwrap_or_else(|| {
-        let module = free_name(loops, &format!("matmul_{}_{shape_name}", variant_ident(variant)), text);
+        let module =
+            free_name(loops, &kernels.set.formats, &format!("matmul_{}_{shape_name}", variant.ident()), text);
         let shared = loops.entry(module.clone()).or_insert_with(|| Shared {
             text: text.clone(),
             formats: Vec::new(),

@@ -7,7 +7,7 @@ use crate::options::{CudaImages, Options};
 use crate::plan::FormatPlan;
 use crate::text::{joined, option};
 use gristmill_spec::SourceFile;
-use gristmill_spec::model::{DimRule, Scalar, SpecSet};
+use gristmill_spec::model::{DimRule, Scalar, SpecSet, enumerator};
 use gristmill_spec::vocab::{Arch, DType, DeviceKind, Isa, Op, Serves};
 use std::fmt::Write;
 
@@ -162,21 +162,11 @@ const WHY_NOT: &str = "/// Why this build holds no kernel for this, in words; em
          }
      }\n";
 
-/// `i2_s` to `I2S`, `iq4_nl` to `Iq4Nl`.
-fn camel(name: &str) -> String {
-    name.split('_')
-        .map(|word| {
-            let mut letters = word.chars();
-            letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-        })
-        .collect()
-}
-
 fn names<'n>(ty: &str, doc: &str, names: impl Iterator<Item = &'n str>) -> String {
     let mut variants = String::new();
     let mut all = Vec::new();
     for name in names {
-        let variant = camel(name);
+        let variant = enumerator(name);
         let _ = writeln!(variants, "/// `{name}`.\n{variant},");
         all.push(format!("{ty}::{variant}"));
     }
@@ -330,7 +320,7 @@ fn candidates(set: &SpecSet, listed: &[Listed], arch: Arch) -> String {
         };
         let mut inner = String::new();
         for (index, name) in names.iter().enumerate() {
-            inner.push_str(&arms(op, index, &format!("{ty}::{}", camel(name))));
+            inner.push_str(&arms(op, index, &format!("{ty}::{}", enumerator(name))));
         }
         let _ = write!(
             body,

@@ -163,11 +163,11 @@ impl<'a> PackPlan<'a> {
     }
 
     /// Name of what packs this way, among all of a format: of the packing, whether codes lie in planes or count in steps, and how
-    /// scales and minima lie in it.
+    /// scales and minima lie in it. A `_` of the packing's name is doubled, so that it does not look like one of those words.
     pub fn ident(&self) -> String {
         let planes = if self.upper.is_some() { "_planes" } else { "" };
         let steps = if self.spacing > 0 { format!("_by{}", 1 << self.spacing) } else { String::new() };
-        format!("{}{planes}{steps}{}", self.packing.name, self.terms.suffix())
+        format!("{}{planes}{steps}{}", self.packing.name.replace('_', "__"), self.terms.suffix())
     }
 
     /// What codes, scales and integers of this packing stand for, beyond their sizes: equal for packings that mean the same.

@@ -6,6 +6,7 @@ mod codebook;
 mod coverage;
 mod cuda;
 mod format;
+mod ident;
 mod import;
 mod kernel;
 mod layout;
@@ -74,6 +75,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     let formats: Named<Format> =
         raw.formats.iter().map(|r| (named(r.name), format::check(r, &scope))).collect();
     let kernels = kernel::check(&raw.kernels, &formats, &scope);
+    ident::check(&formats, &scope.activations, &kernels, sink);
     let imports: Named<_> =
         raw.imports.iter().map(|r| (named(r.name), import::check(r, &formats, &scope))).collect();
     let required = coverage::check(&raw, &kernels, &formats, &scope);

@@ -103,18 +103,6 @@ fn name(kernel: &Kernel, format: &str, quantizer: Option<&str>, variant: &CudaVa
     kernel_words(&kernel.name, format, quantizer, words)
 }
 
-/// What is generated has one unit for each op, format and label; what is written by hand, one for each variant.
-pub(super) fn unit_name(function: &str, format: &str, kernel: &Kernel, variant: &CudaVariant) -> String {
-    let mut name = format!("{function}_{format}");
-    if !variant.label.is_empty() {
-        name = format!("{name}_{}", variant.label);
-    }
-    match &variant.body {
-        Some(body) => format!("{name}_{}_{}", kernel.name, body.function),
-        None => name,
-    }
-}
-
 /// Parts of the vocabulary that a variant's kernel uses: those of what is generated, or any.
 pub(super) fn parts(variant: &CudaVariant, generated: &'static [Part]) -> &'static [Part] {
     if variant.body.is_some() { Part::ALL } else { generated }

@@ -70,7 +70,7 @@ use crate::error::once;
 use crate::plan::{FormatPlan, of_whole_blocks};
 use gristmill_spec::model::SpecSet;
 use gristmill_spec::vocab::Op;
-use listed::{function, parts, planned, serving, unit_name, waits};
+use listed::{function, parts, planned, serving, waits};
 use of_format::{Elementwise, of_format};
 use unit::Units;
 
@@ -141,7 +141,7 @@ fn of_activations(set: &SpecSet, index: usize, units: &mut Units, listed: &mut V
     let format = &set.activations[index];
     let ops = [Op::QuantizeActivations, Op::Prologue];
     for of_variant @ (kernel, _, variant) in ops.into_iter().flat_map(|op| serving(set, op, index)) {
-        let unit = unit_name(kernel.op.name(), &format.name, kernel, variant);
+        let unit = variant.unit(kernel.op.name(), &format.name, kernel);
         let function = function(variant, &unit).to_string();
         let text = match &variant.body {
             Some(body) => body.text.clone(),

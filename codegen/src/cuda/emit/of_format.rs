@@ -4,9 +4,7 @@ use super::blocks::{self, CHUNK};
 use super::convert::CONVERT;
 use super::experts::EXPERTS;
 use super::launch::{CudaPlan, Launch, Step};
-use super::listed::{
-    CudaListed, OfVariant, function, hand_written, inputs, parts, planned, serving, unit_name, waits,
-};
+use super::listed::{CudaListed, OfVariant, function, hand_written, inputs, parts, planned, serving, waits};
 use super::product::CudaMatmul;
 use super::rows_product::RowsProduct;
 use super::unit::{Unit, Units};
@@ -14,8 +12,8 @@ use super::{convert, decode, encode, experts, form, fused, matmul, rows};
 use crate::Error;
 use crate::plan::pack::fitted;
 use crate::plan::{CudaQuantizerPlan, FormatPlan, PackPlan, lcm, of_whole_blocks};
-use gristmill_spec::model::{CudaBudget, CudaVariant, SpecSet};
-use gristmill_spec::vocab::{CudaSums, Op};
+use gristmill_spec::model::{CudaBudget, CudaVariant, SpecSet, quantizer_function};
+use gristmill_spec::vocab::{CudaActivations, CudaSums, Op};
 
 /// An op whose kernel gives each thread some neighbouring elements, whatever the shape.
 pub(super) struct Elementwise {
@@ -105,7 +103,7 @@ impl Listing<'_> {
     fn elementwise(&self, ops: &[Elementwise], units: &mut Units, listed: &mut Vec<CudaListed>) {
         for &Elementwise { op, threads, per_thread, kernel: emit } in ops {
             for of_variant @ (kernel, _, variant) in serving(self.set, op, self.index) {
-                let unit = unit_name(op.name(), &self.plan.format.name, kernel, variant);
+                let unit = variant.unit(op.name(), &self.plan.format.name, kernel);
                 let function = function(variant, &unit);
                 let text = match &variant.body {
                     Some(body) => hand_written(self.plan, body),
@@ -132,7 +130,7 @@ impl Listing<'_> {
         let mut errors = Vec::new();
         for of_variant @ (kernel, _, variant) in serving(self.set, Op::Quantize, self.index) {
             for (position, quantizer) in format.quantizers.iter().enumerate() {
-                let unit = unit_name(&format!("quantize_{}", quantizer.name), &format.name, kernel, variant);
+                let unit = variant.unit(&quantizer_function(&quantizer.name), &format.name, kernel);
                 let function = function(variant, &unit);
                 let (text, steps) = match (&variant.body, CudaQuantizerPlan::new(plan, quantizer)) {
                     (Some(body), _) => (hand_written(plan, body), false),
@@ -172,7 +170,7 @@ impl Listing<'_> {
         let format = self.plan.format;
         // Formats share a generated loop; what is written by hand is the spec's own.
         let unit = match &variant.body {
-            Some(_) => unit_name("matmul", &format.name, kernel, variant),
+            Some(_) => variant.unit("matmul", &format.name, kernel),
             None => resolved.name(),
         };
         let function = function(variant, &unit);
@@ -243,7 +241,7 @@ impl Listing<'_> {
         let (plan, (major, minor)) = (product.format, variant.min_cc);
         // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
         let unit = match &variant.body {
-            Some(_) => unit_name("matmul", &plan.format.name, kernel, variant),
+            Some(_) => variant.unit("matmul", &plan.format.name, kernel),
             None => {
                 let arch = variant
                     .algorithm

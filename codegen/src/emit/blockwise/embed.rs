@@ -2,7 +2,7 @@
 
 use super::dequantize;
 use crate::emit::kernels::{Decoding, Kernels};
-use crate::emit::listed::{Limits, Made, variant_ident};
+use crate::emit::listed::{Limits, Made};
 use gristmill_spec::vocab::Op;
 
 /// Adds the kernels of a format.
@@ -16,7 +16,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>, decoding: &Decoding<'_>) {
     for serving in variants {
         let (_, _, variant) = serving;
         let function = kernels.function(None, serving, "embed", |kernels, ident| {
-            let decoder = format!("dequantize_{}", variant_ident(variant));
+            let decoder = format!("dequantize_{}", variant.ident());
             dequantize::decoder(kernels, variant, &decoder);
             let what = format!("Rows of `{}` to f32, f16 or bf16", kernels.name());
             kernels.pass_on(Op::Embed, variant, &what, ident, ("embed", &[&decoder]));

@@ -1,11 +1,10 @@
 //! f32 to blocks, by each quantizer of the format.
 
 use crate::emit::kernels::{Kernels, passing_on};
-use crate::emit::listed::variant_ident;
 use crate::emit::listed::{Limits, Made};
 use crate::emit::quantize;
 use crate::plan::{FormatPlan, QuantizerPlan};
-use gristmill_spec::model::{CpuVariant, Quantizer};
+use gristmill_spec::model::{CpuVariant, Quantizer, quantizer_function};
 use gristmill_spec::vocab::{Abi, Op};
 
 /// Adds the kernels of a format.
@@ -23,7 +22,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>, plan: &FormatPlan<'_>) {
             }
         };
         let name = quantizer.name.as_str();
-        let body = format!("quantize_{name}");
+        let body = quantizer_function(name);
         kernels.body.push_str(&made.text);
         for &serving in &variants {
             let (_, _, variant) = serving;
@@ -50,7 +49,7 @@ pub(super) fn list(kernels: &mut Kernels<'_>, plan: &FormatPlan<'_>) {
 /// Adds what computes the step of a row or tensor; an expression of it.
 fn step(kernels: &mut Kernels<'_>, variant: &CpuVariant, quantizer: &Quantizer) -> String {
     let name = &quantizer.name;
-    let ident = format!("step_{name}_{}", variant_ident(variant));
+    let ident = format!("step_{name}_{}", variant.ident());
     let what = format!("The step of `{name}` for a row or tensor");
     let callee = format!("step_{name}");
     kernels.body.push_str(&passing_on(variant, &what, None, &Abi::STEP, &ident, (&callee, &[])));
