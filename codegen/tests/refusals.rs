@@ -111,6 +111,47 @@ fn every_refusal_has_a_code_and_a_place() {
     assert_eq!(codes.into_iter().collect::<Vec<_>>(), all);
 }
 
+/// The shipped kernels with one format, which has an f16 scale and codes at its place.
+fn with_format(elements: u32, bytes: u32, ty: &str, rest: &str) -> Vec<SourceFile> {
+    let left_out = ["/formats/", "/imports/", "coverage.toml"];
+    let mut sources = shipped().expect("readable");
+    sources.retain(|source| !left_out.iter().any(|part| source.path.contains(part)));
+    let (head, value) = rest.split_once("[value]").expect("a value");
+    let width = &ty[1..];
+    let text = format!(
+        "doc = \"d\"\nblock = {{ elements = {elements}, bytes = {bytes} }}\n{head}\n[[field]]\nname = \"d\"\ntype = \"f16\"\n\n\
+         [[field]]\nname = \"q\"\ntype = \"{ty}\"\nlayout = {{ shape = [{elements}], stride = [{width}], offset = 16 }}\n\n\
+         [value]\ncode = \"q\"\nscale = \"d\"\n{value}"
+    );
+    sources.push(SourceFile { path: "mine/formats/mine.toml".to_owned(), bytes: text.into_bytes() });
+    sources
+}
+
+/// What the reference allows has products with the shipped kernels, up to its bounds.
+#[test]
+fn shipped_kernels_serve_formats_at_the_bounds() {
+    for (what, sources) in [
+        ("blocks of 65536", with_format(65536, 16386, "u2", "[value]zero = 2\n")),
+    ] {
+        let errors = refusals(&set(&sources));
+        assert!(errors.is_empty(), "{what}\n{}", rendered(&sources, errors));
+    }
+}
+
+/// Rows of a product that quantizes are whole blocks of activations, also where those are longer than the weights' blocks.
+#[test]
+fn fused_products_take_whole_blocks_of_activations() {
+    let sources = with_format(32, 18, "u4", "activations = \"q8_k\"\n[value]zero = 8\n");
+    let emitted = gristmill_codegen::cuda::emit(&set(&sources)).expect("plans");
+    let fused: Vec<u64> = emitted
+        .listed
+        .iter()
+        .filter(|listed| listed.fused)
+        .map(|listed| listed.shape.k.multiple_of)
+        .collect();
+    assert!(!fused.is_empty() && fused.iter().all(|k| *k == 256), "{fused:?}");
+}
+
 /// A build script shows refusals as it shows mistakes, and warnings with their place and code.
 #[test]
 fn builds_show_the_place_and_the_code() {

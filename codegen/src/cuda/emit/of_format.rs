@@ -35,12 +35,21 @@ fn takes(plan: &FormatPlan<'_>, variant: &CudaVariant) -> bool {
     }
 }
 
+/// Whether a variant that names no formats leaves this one to others: the tokens that it quantizes don't fit into shared memory.
+fn leaves(variant: &CudaVariant, error: &Error) -> bool {
+    let large = matches!(error, Error::Spec(diagnostic) if diagnostic.code == "shared-memory");
+    large && variant.formats.is_none() && variant.activations == CudaActivations::Fused
+}
+
 /// What of the CUDA kernels of a format can't be planned: its quantizers, and its products.
 pub(crate) fn refusals(set: &SpecSet, plan: &FormatPlan<'_>, index: usize) -> Vec<Error> {
     let one = |variant: &CudaVariant| match (RowsProduct::new(plan, variant), variant.packing) {
         (Err(error), _) => Some(error),
         (Ok(Some(_)), _) | (Ok(None), None) => None,
-        (Ok(None), Some(packing)) => CudaMatmul::new(plan, &set.packings[packing], variant).err(),
+        (Ok(None), Some(packing)) => {
+            let error = CudaMatmul::new(plan, &set.packings[packing], variant).err();
+            error.filter(|error| !leaves(variant, error))
+        }
     };
     let generated = serving(set, Op::Quantize, index).any(|(_, _, variant)| variant.body.is_none());
     let quantizers = plan.format.quantizers.iter().filter(|_| generated);
@@ -81,6 +90,7 @@ pub(super) fn of_format(
         };
         match product {
             Ok(product) => listed.push(product),
+            Err(error) if leaves(variant, &error) => {}
             Err(error) => errors.push(error),
         }
     }
@@ -225,7 +235,9 @@ impl Listing<'_> {
         let k = &mut listed.shape.k;
         k.max = k.max.min(resolved.k_max);
         if fused {
-            k.multiple_of = lcm(k.multiple_of, fused::MULTIPLE);
+            // Each block of activations is quantized by threads that all have values.
+            let blocks = self.plan.activations.block.map_or(1, u64::from);
+            k.multiple_of = lcm(lcm(k.multiple_of, fused::MULTIPLE), blocks);
         }
         listed
     }
