@@ -450,7 +450,9 @@ pub(crate) fn exact_k(plan: &FormatPlan<'_>, pack: &PackPlan<'_>, dot: Dot) -> u
         _ => operand,
     };
     let worst = operand.max(in_place.div_ceil(u64::from(pack.fields))).max(plan.largest());
-    exact_over(128 * worst.max(1), pack.tile.k)
+    // The end of a run of known length is padded with activations of 0.
+    let padding = if plan.k_group == 0 { pack.tile.k } else { 0 };
+    exact_over(128 * worst.max(1), padding)
 }
 
 /// The largest k for which the scalar reference's i32 sums are exact.

@@ -131,7 +131,16 @@ fn with_format(elements: u32, bytes: u32, ty: &str, rest: &str) -> Vec<SourceFil
 #[test]
 fn shipped_kernels_serve_formats_at_the_bounds() {
     for (what, sources) in [
+        (
+            "sums of 128 * 16001 * 1024",
+            with_format(1024, 130, "u1", "activations = \"int8_row\"\n[value]zero = -16000\n"),
+        ),
         ("blocks of 65536", with_format(65536, 16386, "u2", "[value]zero = 2\n")),
+        ("three integers in codes of nine bits", with_format(32, 38, "u9", "[value]levels = [-1, 0, 1]\n")),
+        (
+            "far integers in codes of sixteen bits",
+            with_format(32, 66, "u16", "[value]levels = [-90, 0, 110]\n"),
+        ),
     ] {
         let errors = refusals(&set(&sources));
         assert!(errors.is_empty(), "{what}\n{}", rendered(&sources, errors));

@@ -7,7 +7,7 @@ use gristmill_spec::model::Origin;
 /// The smallest and largest int8 activation that a caller can hand in.
 const ACTIVATION: (i64, i64) = (-128, 127);
 
-/// The largest k for which an i32 holds a sum that each k adds at most so much to; k is padded by fewer than `padding` elements.
+/// The largest k for which an i32 holds a sum that each k adds at most so much to; k is padded by at most `padding` elements.
 pub(crate) fn exact_over(each: u64, padding: u32) -> u64 {
     (i32::MAX as u64 / each).saturating_sub(padding.into())
 }

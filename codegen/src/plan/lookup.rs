@@ -121,7 +121,12 @@ impl<'a> LookupPlan<'a> {
         }
         // With the bias a sum is up to twice as large.
         let worst = 256 * u64::from(pack.operand_max) + 128 * weight;
-        let k_max = longest_row(plan, exact_over(worst.max(1), pack.multiple), origin)?;
+        // What runs are padded with adds the bias.
+        let padding = match plan.k_group {
+            0 => pack.multiple,
+            k_group => k_group.next_multiple_of(pack.multiple) - k_group,
+        };
+        let k_max = longest_row(plan, exact_over(worst.max(1), padding), origin)?;
         Ok(LookupPlan {
             format: plan,
             module,

@@ -384,14 +384,15 @@ fn tiles(
     }
 }
 
-/// Bits of a code in a packing: the code itself, or the weight's integer where that is made of more.
+/// Bits of a code in a packing: the code itself or the weight's integer, whichever takes fewer, or the integer where that is made of more.
 fn packed_bits(format: &Format) -> u32 {
     let Some(field) = format.fields.get(format.value.code) else { return 0 };
     let value = &format.value;
-    if !matches!(value.map, ValueMap::Codebook { .. }) && value.signs.is_none() && value.shift.is_none() {
-        return field.ty.bits();
-    }
     let Some((mut low, mut high)) = map_range(&value.map, field.ty) else { return 0 };
+    let bits_of = |low: i64, high: i64| 64 - (high - low).max(0).leading_zeros();
+    if !matches!(value.map, ValueMap::Codebook { .. }) && value.signs.is_none() && value.shift.is_none() {
+        return field.ty.bits().min(bits_of(low, high));
+    }
     if value.signs.is_some() {
         let size = low.abs().max(high.abs());
         (low, high) = (-size, size);
@@ -400,7 +401,7 @@ fn packed_bits(format: &Format) -> u32 {
         low += shift.values.iter().map(|v| i64::from(*v)).min().unwrap_or(0);
         high += shift.values.iter().map(|v| i64::from(*v)).max().unwrap_or(0);
     }
-    64 - (high - low).max(0).leading_zeros()
+    bits_of(low, high)
 }
 
 /// A variant among those it competes with.
