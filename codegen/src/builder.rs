@@ -5,6 +5,7 @@ mod select;
 use crate::c;
 use crate::cuda::Env;
 use crate::cuda::build::CudaError;
+use crate::error::by_message;
 use crate::options::{CudaImages, Options};
 use crate::{Compiled, Error, compile};
 use gristmill_spec::model::{Kernel, SpecSet};
@@ -76,7 +77,7 @@ impl BuildError {
                 }
             }
         }
-        BuildError::Specs(render(sources, &diagnostics, false))
+        BuildError::Specs(render(sources, &by_message(diagnostics), false))
     }
 }
 

@@ -53,7 +53,7 @@ impl Error {
             packing.name, format.name
         );
         let help = "add a wider `[[tile]]` to the packing, or list `formats` without this one";
-        Error::of_packing(packing, diagnostic("no-tile", variant, message, help))
+        Error::of_packing(packing, of_format(format, diagnostic("no-tile", variant, message, help)))
     }
 
     /// A packing whose order the loops of a strategy can't read.
@@ -94,14 +94,14 @@ impl Error {
     pub(crate) fn overflow(format: &Format, run: u32, variant: &Origin) -> Error {
         let message =
             format!("sums over runs of {run} weights of format `{}` could leave 32 bits", format.name);
-        Error::refused("sum-overflow", variant, message, OTHER_FORMATS)
+        Error::Spec(Box::new(of_format(format, diagnostic("sum-overflow", variant, message, OTHER_FORMATS))))
     }
 
     /// A tile of a CUDA block that needs too much memory.
     pub(crate) fn shared_memory(format: &Format, variant: &Origin, message: &str) -> Error {
         let message = format!("format `{}`: {message}", format.name);
         let help = "fewer `tokens` or `threads` in `tile` need less";
-        Error::refused("shared-memory", variant, message, help)
+        Error::Spec(Box::new(of_format(format, diagnostic("shared-memory", variant, message, help))))
     }
 
     /// A tile whose threads have more in shared memory than there is.
@@ -140,13 +140,41 @@ impl Error {
 /// What would help where a variant can't serve a format.
 pub(crate) const OTHER_FORMATS: &str = "list `formats` without this one";
 
-pub(super) fn diagnostic(
+pub(crate) fn diagnostic(
     code: &'static str,
     variant: &Origin,
     message: impl Into<String>,
     help: impl Into<String>,
 ) -> Diagnostic {
     Diagnostic::error(code, &variant.file, variant.span.clone(), message).label("this variant").help(help)
+}
+
+/// With the format's place beside the variant's, which may be a shipped one.
+pub(crate) fn of_format(format: &Format, diagnostic: Diagnostic) -> Diagnostic {
+    let Origin { file, span, .. } = &format.origin;
+    diagnostic.also(file, span.clone(), "the format")
+}
+
+/// Each message once, at the first of the variants that it is of.
+pub fn by_message(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut all: Vec<(Diagnostic, usize)> = Vec::with_capacity(diagnostics.len());
+    for diagnostic in diagnostics {
+        let same = |(first, _): &&mut (Diagnostic, usize)| {
+            (first.code, &first.message) == (diagnostic.code, &diagnostic.message)
+        };
+        match all.iter_mut().find(same) {
+            Some((_, more)) => *more += 1,
+            None => all.push((diagnostic, 0)),
+        }
+    }
+    let counted = |(diagnostic, more): (Diagnostic, usize)| match more {
+        0 => diagnostic,
+        more => {
+            let label = format!("{}, and {more} more", diagnostic.label);
+            diagnostic.label(label)
+        }
+    };
+    all.into_iter().map(counted).collect()
 }
 
 /// What the loops of a strategy need of a packing.

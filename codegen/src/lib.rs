@@ -36,7 +36,7 @@ mod refusal;
 mod text;
 
 pub use builder::Builder;
-pub use error::Error;
+pub use error::{Error, by_message};
 use gristmill_spec::SourceFile;
 use gristmill_spec::model::SpecSet;
 pub use options::{CudaImageFile, CudaImages, LeftOut, Options, RUNTIME};

@@ -147,6 +147,31 @@ fn shipped_kernels_serve_formats_at_the_bounds() {
     }
 }
 
+/// What is refused of a format is said once, with the format's place beside that of a shipped variant.
+#[test]
+fn refusals_of_a_format_point_at_it_once() {
+    // A run so long that no lookup has tables for it.
+    let mut lookups = with_format(65536, 8194, "u1", "activations = \"int8_row\"\n[value]zero = 1\n");
+    let kernel = |label: &str, isa: &str, rows: u32| {
+        format!(
+            "[[cpu]]\nisa = \"{isa}\"\nname = \"{label}\"\ndefault = false\npacking = \"r64b8\"\nstrategy = \"lookup\"\n\
+             tile = {{ rows = {rows}, tokens = 1 }}\n"
+        )
+    };
+    let text = format!(
+        "doc = \"l\"\nop = \"matmul\"\ninput = [\"f32\"]\n{}{}{}",
+        kernel("one", "avx2", 64),
+        kernel("two", "sse4.1", 16),
+        kernel("three", "avx512", 64)
+    );
+    lookups.push(SourceFile { path: "mine/kernels/sums.toml".to_owned(), bytes: text.into_bytes() });
+    let report = rendered(&lookups, refusals(&set(&lookups)));
+    assert!(report.contains("^^^^^^^ this variant, and 2 more"), "{report}");
+    assert!(report.contains("mine/formats/mine.toml:1:1"), "{report}");
+    assert!(report.contains("the format"), "{report}");
+    assert!(report.ends_with("found 1 error\n"), "{report}");
+}
+
 /// Rows of a product that quantizes are whole blocks of activations, also where those are longer than the weights' blocks.
 #[test]
 fn fused_products_take_whole_blocks_of_activations() {

@@ -3,8 +3,8 @@
 use super::error::{CliError, Outcome};
 use super::specs;
 use super::table::counted;
-use gristmill_codegen::Error;
 use gristmill_codegen::builder::BuildError;
+use gristmill_codegen::{Error, by_message};
 use gristmill_spec::{Severity, check, render};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -23,14 +23,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let (sources, read) = specs::with_built_in(&arguments.paths)?;
     let mut report = check(&sources);
     // Specs that are right may still ask for what no exact loop can be written for.
+    let mut refused = Vec::new();
     for error in report.set.iter().flat_map(gristmill_codegen::refusals) {
         match error {
-            Error::Spec(diagnostic) => report.diagnostics.push(*diagnostic),
+            Error::Spec(diagnostic) => refused.push(*diagnostic),
             defect @ (Error::Passed { .. } | Error::Emitted { .. }) => {
                 return Err(BuildError::Compiler(defect).into());
             }
         }
     }
+    report.diagnostics.extend(by_message(refused));
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     write!(out, "{}", render(&sources, &report.diagnostics, color))?;
     let errors = report.diagnostics.iter().any(|d| d.severity == Severity::Error);

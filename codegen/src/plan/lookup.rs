@@ -9,7 +9,7 @@ use super::exact::{exact_over, longest_row, up_to};
 use super::format::FormatPlan;
 use super::primitives::features;
 use super::{Error, PackPlan};
-use crate::error::OTHER_FORMATS;
+use crate::error::{OTHER_FORMATS, diagnostic, of_format};
 use gristmill_spec::model::{CpuVariant, Packing};
 use gristmill_spec::vocab::{Feature, Isa, Strategy};
 
@@ -72,7 +72,8 @@ impl<'a> LookupPlan<'a> {
         let origin = &variant.origin;
         let range = |reason: String| {
             let message = format!("format `{}`: {reason}", plan.format.name);
-            Err(Error::refused("lookup-range", origin, message, OTHER_FORMATS))
+            let diagnostic = diagnostic("lookup-range", origin, message, OTHER_FORMATS);
+            Err(Error::Spec(Box::new(of_format(plan.format, diagnostic))))
         };
         let (module, lanes) = match variant.isa {
             Isa::Scalar => return Err(Error::passed(plan.format, "a scalar variant reads a packing")),
