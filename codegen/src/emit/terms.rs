@@ -38,12 +38,11 @@ pub(super) fn cast_words(types: TermTypes, address: &str) -> String {
 /// super-block `number` (expressions), which are of so many `elements`.
 pub(super) fn x_scale(format: &FormatPlan<'_>, token: &str, number: &str, elements: u32) -> String {
     format.activations.block.map_or_else(String::new, |block| {
+        // The checks let one go into the other.
         let at = if elements.is_multiple_of(block) {
             format!("{number} * {}", elements / block)
-        } else if block.is_multiple_of(elements) {
-            format!("{number} / {}", block / elements)
         } else {
-            format!("{number} * {elements} / {block}")
+            format!("{number} / {}", block / elements)
         };
         format!("let x_scale = simd::splat_f32(*a.x_scales.add({token} * a.x_blocks + {at}));\n")
     })

@@ -36,19 +36,15 @@ impl<'a> CudaQuantizerPlan<'a> {
     /// # Errors
     /// The same, and what has no CUDA version, which the checks refuse too.
     pub(crate) fn new(plan: &FormatPlan<'a>, quantizer: &'a Quantizer) -> Result<Self, Error> {
-        let reason = match QuantizerPlan::new(plan, quantizer)? {
-            QuantizerPlan::Round(rounding) => return Ok(Self::Round(rounding)),
-            QuantizerPlan::Search(_, SearchPlan::KMin(k_min)) if plan.groups <= 32 => {
-                return Ok(Self::KMin(k_min));
+        if let Some(reason) = quantizer.not_on_cuda(plan.format) {
+            return Err(Error::passed(plan.format, reason));
+        }
+        match QuantizerPlan::new(plan, quantizer)? {
+            QuantizerPlan::Round(rounding) => Ok(Self::Round(rounding)),
+            QuantizerPlan::Search(_, SearchPlan::KMin(k_min)) => Ok(Self::KMin(k_min)),
+            QuantizerPlan::Search(algorithm, _) => {
+                Err(Error::passed(plan.format, format!("`{algorithm}` has no CUDA version")))
             }
-            QuantizerPlan::Search(_, SearchPlan::KMin(_)) => {
-                "the CUDA version of `k-min` has a lane for each run, at most 32".to_string()
-            }
-            QuantizerPlan::Search(algorithm, _) => format!(
-                "the quantizer `{}` uses `{algorithm}`, which has no CUDA version (`k-min` has); leave the format out of `formats` in the [[cuda]] table",
-                quantizer.name
-            ),
-        };
-        Err(Error::passed(plan.format, reason))
+        }
     }
 }

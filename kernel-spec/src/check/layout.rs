@@ -78,41 +78,57 @@ impl Map<'_> {
         let most = radix.digits();
         let mut digits = vec![false; (self.block.value * most) as usize];
         let mut elements = vec![false; field.count as usize];
-        let report = |message: String| file.report(file.error("digits-disagree", field.layout_span, message));
-        for segment in segments {
+        for (number, segment) in segments.iter().enumerate() {
+            let span = field.segment_spans.get(number).copied().unwrap_or(field.layout_span);
+            let report = |message: String, help: &str| {
+                file.report(file.error("digits-disagree", span, message).help(help))
+            };
             for step in steps(segment) {
                 if step.bit < 0 || step.bit + 8 > total {
                     return Err(Conflict::Beyond(if step.bit < 0 { step.bit } else { step.bit + 7 }));
                 }
                 let byte = step.bit as usize / 8;
                 if step.digit >= most {
-                    report(format!(
+                    let message = format!(
                         "element {} is digit {} of byte {byte}; a byte holds {}, 0 to {}",
                         step.element,
                         step.digit,
                         ["two", "three", "four", "five"][(most - 2) as usize],
                         most - 1
-                    ));
+                    );
+                    report(
+                        message,
+                        "a loop that goes on to other bytes adds to the address (`stride`) and not to `digit`",
+                    );
                     return Ok(false);
                 }
                 if std::mem::replace(&mut digits[byte * most as usize + step.digit as usize], true) {
-                    report(format!(
+                    let message = format!(
                         "digit {} of byte {byte} is described twice (again for element {})",
                         step.digit, step.element
-                    ));
+                    );
+                    report(
+                        message,
+                        "each step of a loop goes on to another byte (`stride`) or to another of its digits (`digit`)",
+                    );
                     return Ok(false);
                 }
                 match elements.get_mut(step.element as usize) {
                     Some(seen) if !*seen => *seen = true,
                     Some(_) => {
-                        report(format!("element {} is described twice", step.element));
+                        let message = format!("element {} is described twice", step.element);
+                        report(
+                            message,
+                            "segments go on where others end (`first`), and so do loops (`element`)",
+                        );
                         return Ok(false);
                     }
                     None => {
-                        report(format!(
+                        let message = format!(
                             "there is no element {}: the segments describe {}",
                             step.element, field.count
-                        ));
+                        );
+                        report(message, "elements are counted from 0 on without gaps (`first`, `element`)");
                         return Ok(false);
                     }
                 }

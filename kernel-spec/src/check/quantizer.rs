@@ -81,7 +81,9 @@ fn one(raw: &RawFormat<'_>, checked: &Checked, quantizer: &RawQuantizer) -> Opti
                 let name = at.value.name();
                 let message = format!("`{name}` is for formats of another structure: {reason}");
                 let error = raw.file.error("search-mismatch", at.span, message);
-                raw.file.report(error.also(raw.file.path, checked.span, "the value it would have to make"));
+                let help = "change the format to what the algorithm fills in, name another algorithm, or remove `[[quantize]]`";
+                let error = error.also(raw.file.path, checked.span, "the value it would have to make");
+                raw.file.report(error.help(help));
                 return None;
             }
             QuantizeRule::Search(at.value)

@@ -253,7 +253,10 @@ impl<'a> Context<'a> {
             };
             if slot.replace(Some(ty)).is_some_and(|before| before != ty) {
                 let message = format!("the number of the {place} has two types");
-                self.error("conflicting-keys", name.span, message);
+                let error = file.error("conflicting-keys", name.span, message);
+                file.report(error.help(format!(
+                    "it stands there once: name one of its types in all terms, as `{place}.f32`"
+                )));
             }
             return Some(factor);
         }

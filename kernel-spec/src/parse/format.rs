@@ -49,6 +49,8 @@ pub(crate) struct RawField {
     pub layout: FieldLayout,
     /// Where the layout is written (the field's header if it is not).
     pub layout_span: Span,
+    /// Where each segment of a field of digits is written.
+    pub segment_spans: Vec<Span>,
     pub times: i32,
     pub plus: i32,
     /// Where `times` or `plus` is written.
@@ -137,7 +139,12 @@ fn field(table: &Table<'_>) -> Option<RawField> {
     let (name, ty, (layout, count, layout_span)) = (name?, ty?, layout?);
     let times = times.unwrap_or(Some(At { value: 1, span: table.span }))?.value;
     let plus = plus.unwrap_or(Some(At { value: 0, span: table.span }))?.value;
-    Some(RawField { name, ty, count, layout, layout_span, times, plus, factor_span })
+    let segments = match &layout {
+        FieldLayout::Digits { .. } => table.get("segments").and_then(|node| node.items()).unwrap_or_default(),
+        FieldLayout::Bits(_) => Vec::new(),
+    };
+    let segment_spans = segments.iter().map(|segment| segment.span).collect();
+    Some(RawField { name, ty, count, layout, layout_span, segment_spans, times, plus, factor_span })
 }
 
 fn field_type(node: &Node<'_>) -> Option<At<FieldType>> {

@@ -210,7 +210,7 @@ fn kind(path: &str, table: &DeTable<'_>) -> Kind {
         _ if name == Some("cuda.toml") => Kind::Cuda,
         _ if has("format") => Kind::Import,
         _ if has("value") || has("field") => Kind::Format,
-        _ if has("op") || has("cpu") => Kind::Kernel,
+        _ if has("op") || has("cpu") || has("cuda") => Kind::Kernel,
         _ if has("tile") => Kind::Packing,
         _ if has("require") => Kind::Coverage,
         _ if has("entries") => Kind::Codebook,

@@ -122,19 +122,20 @@ pub(crate) fn parse_value(table: &Table<'_>) -> Option<RawValue> {
 
 fn power_of_two(node: &Node<'_>, at: At<f64>) -> Option<At<f64>> {
     let mantissa = at.value.to_bits() & ((1 << 52) - 1);
-    // Far inside f32, so that no product with it rounds.
-    let sound = mantissa == 0 && (2f64.powi(-32)..=2f64.powi(32)).contains(&at.value);
-    if !sound {
-        let error = node.file.error(
-            "unit-not-power-of-two",
-            at.span,
-            format!("`unit` is {}, which is not a power of two", at.value),
-        );
-        node.file.report(
-            error.help("a power of two from 2^-32 to 2^32 never rounds; put other factors into a scale"),
-        );
-    }
-    sound.then_some(at)
+    let is_power = mantissa == 0 && at.value.is_normal() && at.value > 0.0;
+    // A number of a format's types times it is a number of f32, where it is not near the least or the greatest of these.
+    let wrong = if !is_power {
+        Some(("unit-not-power-of-two", format!("`unit` is {}, which is not a power of two", at.value)))
+    } else if !(2f64.powi(-32)..=2f64.powi(32)).contains(&at.value) {
+        Some(("out-of-range", format!("`unit` is {:e}, which is not from 2^-32 to 2^32", at.value)))
+    } else {
+        None
+    };
+    let Some((code, message)) = wrong else { return Some(at) };
+    let error = node.file.error(code, at.span, message);
+    node.file
+        .report(error.help("write a power of two from 2^-32 to 2^32, and put other factors into a scale"));
+    None
 }
 
 fn map(table: &Table<'_>) -> Option<RawMap> {
