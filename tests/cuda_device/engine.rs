@@ -8,10 +8,10 @@ use crate::images::{GPU, bits, parent, settings, tried, values};
 use crate::support::{build, can_run, is_child, place_unit, said};
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result,
 };
 use cudarc::nvrtc::Ptx;
-use gristmill::cuda::{Converter, DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, LentFault};
+use gristmill::cuda::{Converter, DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, LentFault, PinnedBuffer};
 use gristmill::registry::FormatInfo;
 use gristmill::{
     Device, Error, Input, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Request, Threads, Workspace,
@@ -376,6 +376,86 @@ fn a_graph_dropped_in_an_engines_capture_waits_for_its_end() {
         stream.end_capture(flags).expect("nothing broke it");
         gpu.synchronize().expect("waits, destroys the graph and frees behind that");
         assert_eq!(used(), before, "it is gone with what it held");
+    });
+}
+
+/// Whatever is done on the engine's stream, and dropped, leaves the thread the context that it had, or none.
+#[test]
+fn a_threads_context_is_its_own() {
+    beside_an_engine("a_threads_context_is_its_own", &format!("{},devices=2", settings()), || {
+        let engine = Engine::new();
+        let other = CudaContext::new(1).expect("there is a second device");
+        let format = tried().next().expect("one is tried");
+        let [k, n, _] = sizes(format);
+        for theirs in [other.cu_ctx(), null_mut(), engine.context.cu_ctx()] {
+            // SAFETY: the context is there, or none.
+            unsafe { result::ctx::set_current(theirs) }.expect("is current");
+            let is_theirs = |what: &str| {
+                let current = result::ctx::get_current().expect("known").unwrap_or(null_mut());
+                assert_eq!(current, theirs, "{what}");
+            };
+            let gpu = engine.gristmill(&engine.stream);
+            is_theirs("taking a stream");
+            let layer = layer_on(&gpu, format, n, k);
+            is_theirs("a layer, and its image");
+            let x = DeviceBuffer::of(&gpu, &x_of(1, k)).expect("memory");
+            let mut y = DeviceBuffer::<f32>::zeroed(&gpu, n).expect("memory");
+            let mut workspace = Workspace::new();
+            is_theirs("buffers");
+            let mut run = || layer.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspace);
+            run().expect("enqueued");
+            is_theirs("a product");
+            let graph = gpu.capture(&mut run).expect("captured");
+            is_theirs("a capture");
+            graph.launch().expect("launched");
+            is_theirs("a launch of a graph");
+            workspace.finish().expect("no fault");
+            is_theirs("waiting");
+            y.to_vec().expect("copies");
+            is_theirs("a copy");
+            gpu.time(|| Ok(())).expect("timed");
+            is_theirs("a time");
+            let event = gpu.record().expect("recorded");
+            gpu.wait_for(&event).expect("waits");
+            event.synchronize().expect("reached");
+            is_theirs("an event");
+            let (_, total) = gpu.memory().expect("known");
+            assert!(total > 0);
+            gpu.memory_held().expect("counts");
+            gpu.keep_memory(1 << 20).expect("sets");
+            gpu.trim_memory(0).expect("trims");
+            is_theirs("memory");
+            let second = gpu.another_stream().expect("a stream");
+            is_theirs("another stream");
+            let locked = PinnedBuffer::of(&second, &x_of(1, k)).expect("memory");
+            let (x, locked) = second.upload(locked, x).expect("enqueued").join().expect("waits");
+            drop(locked.wait().expect("copied"));
+            is_theirs("page-locked memory");
+            let refused = unsafe {
+                // SAFETY: what is taken is only looked at.
+                Gpu::of_engine(0, other.cu_ctx().cast(), engine.stream.cu_stream().cast())
+            };
+            assert!(refused.is_err());
+            is_theirs("a refusal");
+            drop(event);
+            is_theirs("an event that goes");
+            drop((x, y, workspace));
+            is_theirs("buffers that go");
+            drop(graph);
+            is_theirs("a graph that goes");
+            drop(second);
+            is_theirs("a stream that goes");
+            drop(gpu);
+            drop(layer);
+            is_theirs("the last handle");
+        }
+        // A device that is opened here: nobody's context is displaced.
+        other.bind_to_thread().expect("binds");
+        let gpu = Gpu::open(0).expect("opens");
+        drop(DeviceBuffer::of(&gpu, &[1u8, 2, 3]).expect("memory"));
+        drop(gpu);
+        assert_eq!(result::ctx::get_current().expect("known"), Some(other.cu_ctx()));
+        engine.context.bind_to_thread().expect("binds");
     });
 }
 

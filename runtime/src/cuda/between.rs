@@ -92,8 +92,6 @@ impl UnderWay {
     }
 
     fn waited(&mut self) -> Result<(), DriverError> {
-        // What a bound context has to tell, its next user is told.
-        let _ = self.gpu.bind();
         self.behind.synchronize()?;
         if let Some(watched) = self.watched.take() {
             watched.done(&self.behind);
@@ -304,7 +302,7 @@ impl Gpu {
         let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, this, peer) }.result();
         self.check_beside(other, "asking for peer access", asked)?;
         if can != 0 {
-            self.bind()?;
+            let _bound = self.bind()?;
             // SAFETY: both contexts are kept by their devices.
             let enabled = unsafe { sys::cuCtxEnablePeerAccess(other.context.cu_ctx(), 0) };
             match enabled {
@@ -355,7 +353,7 @@ impl<T: Number> Pinned<T> {
         let count = len.max(1);
         let bytes =
             count.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "page-locked memory" })?;
-        gpu.bind()?;
+        let _bound = gpu.bind()?;
         // SAFETY: the device's context is current; nothing is read before a device has written it.
         let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let memory = gpu.check(None, "allocating page-locked memory", memory)?;
@@ -452,7 +450,7 @@ unsafe fn locked_copy(copy: &CUDA_MEMCPY2D, stream: CUstream) -> Result<(), Driv
 impl<T: Number> Drop for Pinned<T> {
     fn drop(&mut self) {
         // It waits for what uses it; a device that is lost uses nothing any more.
-        let _ = self.gpu.bind();
+        let _bound = self.gpu.bind();
         // SAFETY: it came from there, and nobody has it any more.
         let _ = unsafe { result::free_host(self.memory.as_ptr().cast()) };
     }

@@ -71,7 +71,7 @@ impl Communicator {
             let help = "ranks are numbered from 0 on";
             return Err(Error::Nccl { doing, why: format!("there is no rank {rank} of {ranks}"), help });
         };
-        gpu.bind()?;
+        let _bound = gpu.bind()?;
         let mut comm = MaybeUninit::uninit();
         let id = sys::ncclUniqueId { internal: id.0.map(|byte| byte as std::ffi::c_char) };
         // SAFETY: the pointer is to room for a communicator, and the device's context is current.
@@ -136,6 +136,7 @@ impl Drop for Communicator {
         let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
         // What was enqueued is waited for; where that fails, it is given up.
         let waited = self.gpu.synchronize();
+        let _bound = self.gpu.bind();
         // SAFETY: nobody uses it any more. Whoever drops it can't be told of an error.
         let _ = unsafe {
             match waited {

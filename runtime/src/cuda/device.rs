@@ -1,6 +1,7 @@
 //! An opened device: its context, its stream, the images that are loaded on it.
 
 use super::capture::Capture;
+use super::context::{Found, Restoring};
 use super::failure::{GpuFailure, words};
 use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
@@ -33,12 +34,14 @@ pub struct Gpu {
     pub(super) profile: GpuProfile,
     /// Where memory comes from, if not from the device itself. It goes before the context does.
     pub(super) pool: Option<MemoryPool>,
-    pub(super) context: Arc<CudaContext>,
-    pub(super) stream: Arc<CudaStream>,
+    pub(super) context: Restoring<Arc<CudaContext>>,
+    pub(super) stream: Restoring<Arc<CudaStream>>,
     /// The stream is an engine's, which may capture it.
     pub(super) lent: bool,
+    /// The context is an engine's, of which a thread is left without one that had none.
+    pub(super) in_engine: bool,
     /// Loaded images by their address in the binary, for all streams of the context.
-    pub(super) modules: Arc<Mutex<BTreeMap<usize, Arc<CudaModule>>>>,
+    pub(super) modules: Arc<Mutex<BTreeMap<usize, Restoring<Arc<CudaModule>>>>>,
     /// Set once a kernel failed in a way that the context does not survive.
     pub(super) lost: OnceLock<String>,
     /// What buffers hold.
@@ -82,6 +85,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn memory(&self) -> Result<(u64, u64), Error> {
+        let _found = Found::now();
         let (free, total) = self.check(None, "asking for free memory", self.context.mem_get_info())?;
         Ok((free as u64, total as u64))
     }
@@ -107,6 +111,7 @@ impl Gpu {
         let begin = self.timing_event()?;
         let result = enqueue()?;
         let end = self.timing_event()?;
+        let _found = Found::now();
         let milliseconds = self.check(None, "reading a time", begin.elapsed_ms(&end))?;
         Ok((result, Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)))
     }
@@ -119,9 +124,19 @@ impl Gpu {
         &self.stream
     }
 
-    /// Makes the context this thread's.
-    pub(crate) fn bind(&self) -> Result<(), Error> {
-        self.check(None, "binding the context", self.context.bind_to_thread())
+    /// Makes the context this thread's, until what is returned is dropped. A thread without one keeps that of a device that was opened
+    /// here, since nobody else's is displaced, and the next call finds it.
+    pub(super) fn bind(&self) -> Result<Found, Error> {
+        let found = Found::now();
+        let is_current = found.is(self.context.cu_ctx());
+        // What cudarc could not tell where something was dropped is told now.
+        let bound = if is_current { self.context.check_err() } else { self.context.bind_to_thread() };
+        self.check(None, "binding the context", bound)?;
+        Ok(match (is_current, self.in_engine) {
+            (true, _) => found.left(),
+            (false, true) => found,
+            (false, false) => found.unless_none(),
+        })
     }
 
     /// An outcome of the driver as one of this package. Remembers errors that the context does not survive.
@@ -146,6 +161,7 @@ impl Gpu {
 
     pub(crate) fn out_of_memory(&self, required: usize, error: DriverError) -> Error {
         if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let _found = Found::now();
             let available = self.context.mem_get_info().ok().map(|(free, _)| free);
             return Error::OutOfDeviceMemory { index: self.profile.index, required, available };
         }
@@ -184,7 +200,7 @@ impl Gpu {
     ) -> Result<Function, Error> {
         let image = self.image(kernel, code)?;
         // Another thread may have loaded the image.
-        self.bind()?;
+        let _bound = self.bind()?;
         let module = self.module(kernel, image)?;
         let function =
             self.check(Some(kernel), "finding the function in its image", module.load_function(name))?;
@@ -207,7 +223,8 @@ impl Gpu {
         let can = image.arch.cc() >= cc && self.profile.driver >= driver;
         let registers = number(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
         let declared = number(CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        Ok(Function { handle: function, overlaps: code.overlaps && can, shared: 0, registers, declared })
+        let handle = Restoring::new(function);
+        Ok(Function { handle, overlaps: code.overlaps && can, shared: 0, registers, declared })
     }
 
     /// The function with so many bytes of shared memory for each block, given by its launches.
@@ -220,7 +237,7 @@ impl Gpu {
         if bytes == 0 {
             return Ok(function);
         }
-        self.bind()?;
+        let _bound = self.bind()?;
         let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let allowed = function.handle.set_attribute(attribute, i32::try_from(bytes).unwrap_or(i32::MAX));
         self.check(Some(kernel), "asking for its shared memory", allowed)?;
@@ -231,7 +248,7 @@ impl Gpu {
         let key = image.packed.as_ptr() as usize;
         // Held while loading, so that no image is loaded twice.
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = modules.get(&key).map(Arc::clone);
+        let found = modules.get(&key).map(|module| Arc::clone(module));
         let tell = |hit| {
             let cache = if image.ptx { Cache::Ptx } else { Cache::Image };
             looked_up(cache, Device::cuda(self.profile.index), hit);
@@ -259,7 +276,7 @@ impl Gpu {
                 }
                 (error, _) => error,
             })?;
-        modules.insert(key, Arc::clone(&module));
+        modules.insert(key, Restoring::new(Arc::clone(&module)));
         drop(modules);
         tell(false);
         Ok(module)
@@ -328,6 +345,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        let _found = Found::now();
         // An engine's capture would be broken by whoever waits, and nothing runs in it.
         if self.engine_captures().unwrap_or(false) {
             return;
@@ -344,7 +362,7 @@ const OVERLAPPING: ((u8, u8), CudaVersion) = ((9, 0), CudaVersion { major: 12, m
 /// A kernel that is loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    handle: CudaFunction,
+    handle: Restoring<CudaFunction>,
     /// It waits for the launches in front of it by itself.
     overlaps: bool,
     /// Bytes of shared memory that its launches give each block.

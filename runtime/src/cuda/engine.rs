@@ -1,6 +1,7 @@
 //! Work in an engine's context, on its stream.
 
 use super::capture::Capture;
+use super::context::{Found, Restoring};
 use super::device::Gpu;
 use super::failure::{GpuFailure, OPENING, words};
 use super::lent::LentFault;
@@ -47,6 +48,7 @@ impl Gpu {
         }
         probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
         let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, OPENING, error)));
+        let _found = Found::now();
         // Retains the primary context.
         let own = CudaContext::new(index as usize).map_err(failed)?;
         if own.cu_ctx().cast::<c_void>() != context {
@@ -75,14 +77,16 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`].
     pub fn another_stream(&self) -> Result<Arc<Gpu>, Error> {
+        let _bound = self.bind()?;
         let stream = self.check(None, "making a stream", self.context().new_stream())?;
         let pool = self.check(None, "making a memory pool", MemoryPool::new(self.context()))?;
         Ok(Arc::new(Gpu {
             profile: self.profile.clone(),
             pool,
-            context: Arc::clone(self.context()),
-            stream,
+            context: Restoring::new(Arc::clone(self.context())),
+            stream: Restoring::new(stream),
             lent: false,
+            in_engine: self.in_engine,
             modules: Arc::clone(&self.modules),
             lost: OnceLock::new(),
             memory_use: MemoryUse::of(self.profile.index),
@@ -109,6 +113,7 @@ impl Gpu {
         if !self.lent || raw.is_null() {
             return Ok(false);
         }
+        let _bound = self.bind()?;
         // SAFETY: the stream was not destroyed.
         let status = unsafe { result::stream::is_capturing(raw) };
         let status = self.check(None, "asking whether the stream is captured", status)?;
@@ -117,7 +122,7 @@ impl Gpu {
 
     /// The index of the device that memory at an address belongs to, or what the driver says.
     pub(super) fn device_of(&self, address: u64) -> Result<Result<u32, String>, Error> {
-        self.bind()?;
+        let _bound = self.bind()?;
         let mut ordinal = 0i32;
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         // SAFETY: the attribute is an int; the driver only looks the address up.
@@ -133,6 +138,7 @@ impl Gpu {
         if raw as usize == PER_THREAD {
             return Err(refused(index, "a stream", LentFault::PerThreadStream));
         }
+        let _found = Found::now();
         context.bind_to_thread().map_err(failed)?;
         let mut of = null_mut();
         // SAFETY: the stream was not destroyed; the other pointer is to a context.
@@ -143,9 +149,10 @@ impl Gpu {
         Ok(Arc::new(Gpu {
             profile,
             pool: MemoryPool::new(context).map_err(failed)?,
-            context: Arc::clone(context),
-            stream: Arc::clone(stream),
+            context: Restoring::new(Arc::clone(context)),
+            stream: Restoring::new(Arc::clone(stream)),
             lent: true,
+            in_engine: true,
             modules: Arc::default(),
             lost: OnceLock::new(),
             memory_use: MemoryUse::of(index),

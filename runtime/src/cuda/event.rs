@@ -1,5 +1,6 @@
 //! Points in the order of a stream, for another stream to wait for.
 
+use super::context::{Found, Restoring};
 use super::device::Gpu;
 use crate::error::Error;
 use cudarc::driver::sys::{CUevent, CUevent_wait_flags};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 /// A point in the order of a stream: it is reached when everything that was enqueued in front of it is done.
 #[derive(Debug)]
 pub struct Event {
-    event: CudaEvent,
+    event: Restoring<CudaEvent>,
     gpu: Arc<Gpu>,
 }
 
@@ -20,7 +21,7 @@ impl Event {
     /// # Errors
     /// [`Error::Gpu`], also of a kernel in front of it.
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.gpu.bind()?;
+        let _bound = self.gpu.bind()?;
         self.gpu.check(None, "waiting for an event", self.event.synchronize())
     }
 
@@ -36,7 +37,8 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`], [`Error::Capturing`].
     pub fn record(self: &Arc<Gpu>) -> Result<Event, Error> {
-        let event = self.check(None, "making an event", self.context().new_event(None))?;
+        let _found = Found::now();
+        let event = Restoring::new(self.check(None, "making an event", self.context().new_event(None))?);
         let recorded = self.outside_capture("recorded as an event", |stream| {
             // SAFETY: the event and the stream are of the context that is current.
             unsafe { result::event::record(event.cu_event(), stream) }

@@ -2,6 +2,7 @@
 //! that of launching each of them.
 
 use super::capture::{Captured, Dropped, Held, State};
+use super::context::Found;
 use super::device::Gpu;
 use crate::device::Device;
 use crate::error::Error;
@@ -52,6 +53,7 @@ impl Drop for Ends<'_> {
 }
 
 fn end(gpu: &Gpu) -> (Result<Option<CudaGraph>, Error>, Held) {
+    let _found = Found::now();
     let mut locked = gpu.capture.state();
     let graph = gpu.stream().end_capture(CUgraphInstantiate_flags(0));
     let state = locked.take();
@@ -101,6 +103,7 @@ impl Gpu {
             if state.is_some() {
                 return Err(self.capturing("captured"));
             }
+            let _found = Found::now();
             let begun = self.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
             self.check(None, "capturing a graph", begun)?;
             let owner = thread::current().id();

@@ -1,5 +1,6 @@
 //! Times by a device's clock that nobody waits for: of events in front of what is enqueued and behind it, which later launches look at.
 
+use super::context::{Found, Restoring};
 use super::device::Gpu;
 use super::waiting::Waiting;
 use crate::error::Error;
@@ -41,9 +42,10 @@ impl Gpu {
     }
 
     /// An event behind everything that is enqueued by now, which knows its time.
-    pub(super) fn timing_event(&self) -> Result<CudaEvent, Error> {
+    pub(super) fn timing_event(&self) -> Result<Restoring<CudaEvent>, Error> {
+        let _found = Found::now();
         let event = self.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        let event = self.check(None, "making an event", event)?;
+        let event = Restoring::new(self.check(None, "making an event", event)?);
         let recorded = self.outside_capture("timed", |stream| {
             // SAFETY: the event and the stream are of the context that is current.
             unsafe { result::event::record(event.cu_event(), stream) }
@@ -85,7 +87,10 @@ impl Gpu {
         drop(waiting);
         // An observer may panic, or enqueue something itself that is timed.
         for Waiting { begin, end, tell } in known {
-            if let Ok(milliseconds) = begin.elapsed_ms(&end) {
+            let found = Found::now();
+            let elapsed = begin.elapsed_ms(&end);
+            drop(found);
+            if let Ok(milliseconds) = elapsed {
                 tell(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3));
             }
         }

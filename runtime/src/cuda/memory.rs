@@ -80,7 +80,7 @@ impl Gpu {
     /// Frees memory that [`allocate`](Gpu::allocate) gave, behind what was enqueued. The stream is locked, and not captured.
     pub(super) fn free_now(&self, address: u64) {
         let free = || {
-            self.bind()?;
+            let _bound = self.bind()?;
             // SAFETY: the caller gives it up; the stream is the device's own, and its context is current. Without pools,
             // freeing is not in the order of the stream, so that is waited for.
             let freed = unsafe {
@@ -114,7 +114,7 @@ impl Gpu {
     /// [`Error::Gpu`].
     pub fn memory_held(&self) -> Result<DeviceMemory, Error> {
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        self.bind()?;
+        let _bound = self.bind()?;
         let counted = |pool: &MemoryPool| {
             let number = |which| self.check(None, "asking for the memory pool", pool.number(which));
             Ok::<_, Error>(Pool {
@@ -144,7 +144,7 @@ impl Gpu {
     /// [`Error::Gpu`].
     pub fn keep_memory(&self, bytes: u64) -> Result<(), Error> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        self.bind()?;
+        let _bound = self.bind()?;
         self.check(None, "setting what the memory pool keeps", pool.keep(bytes))
     }
 
@@ -164,6 +164,7 @@ impl Gpu {
     pub fn trim_memory(&self, keep: usize) -> Result<(), Error> {
         self.synchronize()?;
         let Some(pool) = &self.pool else { return Ok(()) };
+        let _bound = self.bind()?;
         // SAFETY: the pool is the device's own.
         let trimmed = unsafe { mem_pool::trim_to(pool.0, keep) };
         self.check(None, "giving memory back", trimmed)?;

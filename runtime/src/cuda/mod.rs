@@ -16,6 +16,7 @@ mod buffer;
 mod capture;
 #[cfg(feature = "nccl")]
 mod communicator;
+mod context;
 mod convert;
 mod device;
 mod engine;

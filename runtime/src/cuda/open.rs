@@ -1,6 +1,7 @@
 //! Opening a device.
 
 use super::capture::Capture;
+use super::context::{Found, Restoring};
 use super::device::{Gpu, OPEN};
 use super::failure::{GpuFailure, OPENING};
 use super::pool::{MemoryPool, MemoryUse};
@@ -25,6 +26,7 @@ impl Gpu {
             return Ok(gpu);
         }
         let failed = |error| Error::Gpu(Box::new(GpuFailure::new(index, None, OPENING, error)));
+        let _found = Found::now().unless_none();
         let context = CudaContext::new(index as usize).map_err(failed)?;
         // SAFETY: everything is enqueued on one stream, whose order is all that there is to keep.
         unsafe { context.disable_event_tracking() };
@@ -34,10 +36,11 @@ impl Gpu {
         stream.synchronize().map_err(failed)?;
         let gpu = Arc::new(Gpu {
             profile,
-            stream,
+            stream: Restoring::new(stream),
             pool: MemoryPool::new(&context).map_err(failed)?,
-            context,
+            context: Restoring::new(context),
             lent: false,
+            in_engine: false,
             modules: Arc::default(),
             lost: OnceLock::new(),
             memory_use: MemoryUse::of(index),

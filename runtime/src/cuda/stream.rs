@@ -1,6 +1,7 @@
 //! The one stream of a device. All threads enqueue on it, and one of them may capture what it enqueues; so whether something
 //! may be enqueued is asked and done under one lock, which a capture takes to begin and to end.
 
+use super::context::{Found, Restoring};
 use super::device::Gpu;
 use crate::error::Error;
 use cudarc::driver::sys::{CUevent_flags, CUstream};
@@ -12,8 +13,8 @@ use std::time::Duration;
 /// An event behind what was enqueued, and one in front of it where its time is wanted.
 #[derive(Debug)]
 pub(super) struct Behind {
-    begin: Option<CudaEvent>,
-    end: CudaEvent,
+    begin: Option<Restoring<CudaEvent>>,
+    end: Restoring<CudaEvent>,
 }
 
 impl Behind {
@@ -24,12 +25,14 @@ impl Behind {
 
     /// Waits for what was enqueued.
     pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        let _found = Found::in_front_of(self.end.context().cu_ctx());
         // SAFETY: the event is one of the driver's, which is there until it is dropped.
         unsafe { result::event::synchronize(self.end.cu_event()) }
     }
 
     /// How long it took by the device's clock, once it has been waited for.
     pub(super) fn time(&self) -> Option<Duration> {
+        let _found = Found::now();
         let milliseconds = self.begin.as_ref()?.elapsed_ms(&self.end).ok()?;
         Some(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
@@ -43,7 +46,7 @@ impl Gpu {
         if state.as_ref().is_some_and(|state| state.owner != thread::current().id()) {
             return Err(self.capturing("enqueued by another thread"));
         }
-        self.bind()?;
+        let _bound = self.bind()?;
         let done = act(self.stream().cu_stream());
         drop(state);
         Ok(done)
@@ -60,7 +63,7 @@ impl Gpu {
         if state.is_some() {
             return Err(self.capturing(what));
         }
-        self.bind()?;
+        let _bound = self.bind()?;
         if self.engine_captures()? {
             return Err(self.capturing(what));
         }
@@ -98,9 +101,10 @@ impl Gpu {
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(Behind, Result<(), DriverError>), Error> {
         let flags = timed.then_some(CUevent_flags::CU_EVENT_DEFAULT);
+        let _found = Found::now();
         // Made first: without it there is nothing to wait for what is enqueued with.
-        let end = self.check(kernel, doing, self.context().new_event(flags))?;
-        let begin = flags.and_then(|flags| self.context().new_event(Some(flags)).ok());
+        let end = Restoring::new(self.check(kernel, doing, self.context().new_event(flags))?);
+        let begin = flags.and_then(|flags| self.context().new_event(Some(flags)).ok().map(Restoring::new));
         let enqueued = self.outside_capture(what, |stream| {
             if let Some(begin) = &begin {
                 // Where that fails there is no time.

@@ -1,5 +1,6 @@
 //! Times of a device that are not known yet.
 
+use super::context::Restoring;
 use cudarc::driver::CudaEvent;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -17,8 +18,8 @@ pub(super) struct Later {
 
 /// A time that will be known when its second event is reached.
 pub(super) struct Waiting {
-    pub(super) begin: CudaEvent,
-    pub(super) end: CudaEvent,
+    pub(super) begin: Restoring<CudaEvent>,
+    pub(super) end: Restoring<CudaEvent>,
     pub(super) tell: Box<dyn FnOnce(Duration) + Send>,
 }
 
