@@ -5,7 +5,10 @@
 use crate::graphs::{layer, layer_in, on_a_device};
 use crate::images::{GPU, bits, parent, settings, tried, values};
 use crate::support::{is_child, said};
-use gristmill::cuda::{DeviceBuffer, DeviceInput, DevicePrologue, DevicePrologueInput, DeviceRows, Gpu};
+use cudarc::driver::sys;
+use gristmill::cuda::{
+    DeviceBatch, DeviceBuffer, DeviceInput, DevicePrologue, DevicePrologueInput, DeviceRows, Gpu,
+};
 use gristmill::half::f16;
 use gristmill::half::slice::HalfFloatSliceExt;
 use gristmill::registry::FormatInfo;
@@ -103,6 +106,50 @@ fn shared(format: &'static FormatInfo, packings: Packings, m: usize) -> Result<(
     }
     assert_eq!(gpu.memory_held()?, held, "{case}: a step takes no memory");
     products.finish()?;
+    activations.finish()
+}
+
+/// Products that read what another workspace has, and tells of, are waited for by their own all the same.
+#[test]
+fn products_of_shared_activations_are_waited_for() {
+    on_a_device("products_of_shared_activations_are_waited_for", || waited_for().expect("no error"));
+}
+
+fn waited_for() -> Result<(), Error> {
+    let (gpu, m) = (Gpu::open(0)?, 3);
+    let format = tried().next().expect("one is tried");
+    let k = 2 * format.elements.max(128);
+    let layer = layer(format, 5, k, GPU);
+    let x = DeviceBuffer::of(&gpu, &values(m * k, 1))?;
+    let mut y = DeviceBuffer::<f32>::zeroed(&gpu, m * 5)?;
+    // SAFETY: the stream is the device's.
+    let is_done = || unsafe { sys::cuStreamQuery(gpu.stream_handle().cast()) }.result().is_ok();
+    let (mut activations, mut products) = (Workspace::new(), Workspace::new());
+    let shared = layer.quantize_on_device(DeviceInput::F32(&x), m, &mut activations)?;
+    assert!(!is_done(), "the device is slow");
+    products.finish()?;
+    assert!(!is_done(), "nothing of this workspace's");
+    layer.forward_quantized_on_device(&shared, None, &mut y, &mut products)?;
+    assert!(!is_done());
+    products.finish()?;
+    assert!(is_done(), "a product");
+    let run = |y: &mut DeviceBuffer<f32>, products: &mut Workspace| {
+        let mut batch = DeviceBatch::new();
+        batch.push(&layer, &shared, None, y)?;
+        batch.run(products)
+    };
+    run(&mut y, &mut products)?;
+    assert!(!is_done());
+    products.finish()?;
+    assert!(is_done(), "a batch");
+    let graph = gpu.capture(|| layer.forward_quantized_on_device(&shared, None, &mut y, &mut products))?;
+    products.finish()?;
+    for launch in 1..3 {
+        graph.launch()?;
+        assert!(!is_done());
+        products.finish()?;
+        assert!(is_done(), "launch {launch} of a graph");
+    }
     activations.finish()
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct DeviceScratch {
     pub(super) list_faults: Option<Faults>,
     /// Whether something was enqueued since the fault was read.
     pub(super) pending: bool,
+    /// Whether a graph, of ours or an engine's, has runs that report in no word: it may run at any time.
+    captured: bool,
 }
 
 /// Activations as kernels of a GPU made them.
@@ -206,13 +208,22 @@ impl DeviceScratch {
             faults: None,
             list_faults: None,
             pending: false,
+            captured: false,
         }
     }
 
     /// Gives its memory back, but for the words of faults: graphs that were captured with it go on writing there.
     pub(super) fn give_back(&mut self) {
-        let (faults, list_faults, pending) = (self.faults.take(), self.list_faults.take(), self.pending);
-        *self = DeviceScratch { faults, list_faults, pending, ..DeviceScratch::new(&self.gpu) };
+        let (faults, list_faults) = (self.faults.take(), self.list_faults.take());
+        let DeviceScratch { pending, captured, .. } = *self;
+        *self = DeviceScratch { faults, list_faults, pending, captured, ..DeviceScratch::new(&self.gpu) };
+    }
+
+    /// Something is enqueued that reports in no word, since somebody else tells what stops it: it is waited for all the same.
+    pub(super) fn without_fault(&mut self) -> Result<(), Error> {
+        self.captured = self.captured || self.gpu.is_capturing() || self.gpu.engine_captures()?;
+        self.pending = true;
+        Ok(())
     }
 
     /// Where runs over such rows report what stops them.
@@ -315,6 +326,11 @@ impl DeviceScratch {
                 (Err(_), Some(_)) => None,
                 (found, _) => found?,
             },
+            // Reading a word waits.
+            None if self.list_faults.is_none() && (self.pending || self.captured) => {
+                self.gpu.synchronize()?;
+                None
+            }
             None => None,
         };
         self.pending = false;

@@ -188,6 +188,8 @@ impl Launcher<ProductCode> {
         scratch: &mut Option<Box<Scratch>>,
     ) -> Result<(), Error> {
         let scratch = scratch.get_or_insert_default().on(self.gpu());
+        // What stops a row is told by who quantized it.
+        scratch.without_fault()?;
         let bias = bias.map_or(0, |bias| bias.input());
         // SAFETY: the activations are `m` rows of this layout, bias and output have the sizes that the handle compared with the
         // shape. What is dropped before the kernel has run is freed behind it, in the order of the stream.
