@@ -459,6 +459,27 @@ fn a_threads_context_is_its_own() {
     });
 }
 
+/// The default stream is asked for nothing that is refused while another one is captured, whichever of its names it has.
+#[test]
+fn the_legacy_stream_has_two_names() {
+    beside_an_engine("the_legacy_stream_has_two_names", &settings(), || {
+        let engine = Engine::new();
+        for name in [0, 1] {
+            let context = engine.context.cu_ctx().cast();
+            let stream = std::ptr::without_provenance_mut(name);
+            // SAFETY: the default stream is always there.
+            let gpu = unsafe { Gpu::of_engine(0, context, stream) }.expect("taken");
+            assert_eq!(gpu.stream_handle(), stream, "it has the name that the engine gave it");
+            let other = &engine.stream;
+            other.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begins");
+            let buffer = DeviceBuffer::<f32>::zeroed(&gpu, 8);
+            let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+            other.end_capture(flags).expect("nothing broke it");
+            assert_eq!(buffer.expect("memory").to_vec().expect("copies"), [0.0; 8], "stream {name}");
+        }
+    });
+}
+
 /// The fault of what should be refused.
 fn fault<T: std::fmt::Debug>(outcome: Result<T, Error>) -> LentFault {
     match outcome.expect_err("it is refused") {

@@ -14,6 +14,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// `CU_STREAM_LEGACY`, the default stream by a name that is the same in code that is compiled for default streams per thread.
+const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 
@@ -23,7 +25,7 @@ impl Gpu {
     /// [`LinearOptions::on_gpu`](crate::LinearOptions::on_gpu).
     ///
     /// `context` is a `CUcontext`, the device's primary one (that of cudart, and of all that builds on it); it is kept alive until
-    /// the last handle goes. `stream` is a `CUstream` or `cudaStream_t` of it; null is the legacy default stream. Neither is
+    /// the last handle goes. `stream` is a `CUstream` or `cudaStream_t` of it; null and `CU_STREAM_LEGACY` are the legacy default stream. Neither is
     /// changed or destroyed, and the device's memory pools stay as they are: packed weights and workspaces come from a pool of
     /// gristmill's own.
     ///
@@ -109,8 +111,8 @@ impl Gpu {
     /// Whether the engine captures its stream.
     pub(crate) fn engine_captures(&self) -> Result<bool, Error> {
         let raw = self.stream().cu_stream();
-        // The legacy default stream can't be captured, and asking would break a capture of another one.
-        if !self.lent || raw.is_null() {
+        // The legacy default stream can't be captured, and asking is refused while a stream that waits for it is.
+        if !self.lent || raw.is_null() || raw as usize == LEGACY {
             return Ok(false);
         }
         let _bound = self.bind()?;

@@ -67,6 +67,7 @@ enum : int {
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_UNMATCHED = 903,
+    CAPTURE_IMPLICIT = 906,
 };
 
 // What a device pretends to be. A word with a device's number in front is for that one: "devices=2,sm_80,1:sm_90".

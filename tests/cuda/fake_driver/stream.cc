@@ -161,6 +161,10 @@ GM_API cuStreamIsCapturing(void* handle, int* status) {
     GM_USABLE;
     Stream* stream = stream_of(handle);
     if (!known(stream)) return INVALID_HANDLE;
+    // Asked of the legacy stream while a stream that waits for it is captured. Whether one does is not known here: all are taken for such.
+    if (stream == &stream->device->legacy)
+        for (Stream* other : driver().streams)
+            if (other->device == stream->device && other->capture) return CAPTURE_IMPLICIT;
     *status = !stream->capture ? 0 : stream->capture->broken ? 2 : 1;
     return SUCCESS;
 }
