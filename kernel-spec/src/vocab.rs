@@ -404,6 +404,17 @@ impl CudaArch {
     pub const fn runs_on(self, (major, minor): (u8, u8)) -> bool {
         self.major == major && if self.specific { self.minor == minor } else { self.minor <= minor }
     }
+
+    /// Whether NVIDIA promises that besides: of machine code for Tegra (8.7, Jetson Orin; 10.1 and 11.0, Jetson Thor) on exactly that
+    /// device alone, and of no other code there.
+    pub const fn is_promised_on(self, (major, minor): (u8, u8)) -> bool {
+        const fn is_tegra(major: u8, minor: u8) -> bool {
+            matches!((major, minor), (8, 7) | (10, 1) | (11, 0))
+        }
+        let exactly = self.major == major && self.minor == minor;
+        let tegra = is_tegra(self.major, self.minor) || is_tegra(major, minor);
+        self.runs_on((major, minor)) && (exactly || !tegra)
+    }
 }
 
 impl core::fmt::Display for CudaArch {

@@ -404,6 +404,67 @@ fn older_drivers_compile_ptx() {
     }
 }
 
+/// A driver that refuses the image that a device should run is given the next one; where it refuses all, the error is that of the first and
+/// names the others.
+#[test]
+fn another_image_is_taken_where_one_is_refused() {
+    // PTX comes first where code of another device is not promised to run, as on 8.7.
+    for settings in
+        ["sm_86", "sm_86,refuse_code=80", "sm_86,refuse_code=80,refuse_ptx", "sm_87", "sm_87,refuse_ptx"]
+    {
+        parent("another_image_is_taken_where_one_is_refused", settings);
+    }
+    if !is_child() {
+        return;
+    }
+    let settings = std::env::var("GRISTMILL_GPU_FAKE").expect("set by the parent");
+    let Some(format) = tried().next() else { return };
+    let k = format.elements * 2;
+    // Kept open, so that the second handle finds what became of the images.
+    let _gpu = gristmill::cuda::Gpu::open(0).expect("opens");
+    let mut outcomes = Vec::new();
+    for n in [3, 4] {
+        let bytes = quantized(format, n, k, Device::CPU).expect("quantizes");
+        let matrix = QuantizedMatrix::new(format, n, k, &bytes).expect("the right size");
+        let request = Request::dequantize(format.name, n, k).on(GPU);
+        let prepared = REGISTRY.prepare(&request).expect("prepares");
+        let decision = prepared.decide_as_asked();
+        let first = decision.image().expect("it has one").target();
+        assert_eq!(first.starts_with("compute_"), settings.contains("sm_87"), "{first}");
+        let mut found = vec![0.0; n * k];
+        let outcome = Dequantizer::new(&decision).and_then(|handle| handle.run(&matrix, &mut found));
+        if outcome.is_ok() {
+            let request = Request::dequantize(format.name, n, k);
+            let prepared = REGISTRY.prepare(&request).expect("prepares");
+            let mut expected = vec![0.0; n * k];
+            let handle = Dequantizer::new(&prepared.decide_as_asked()).expect("a handle");
+            handle.run(&matrix, &mut expected).expect("runs");
+            assert_eq!(bits(&found), bits(&expected), "{settings}");
+        }
+        outcomes.push(outcome);
+    }
+    let errors = gristmill::cuda::health(0).expect("there is one").errors;
+    if !settings.contains("refuse_ptx") {
+        assert!(outcomes.iter().all(Result::is_ok), "{settings}: {outcomes:?}");
+        assert_eq!(
+            errors,
+            u64::from(settings.contains("refuse_code")),
+            "{settings}: asked once, and counted"
+        );
+        return;
+    }
+    assert_eq!(outcomes[0], outcomes[1], "{settings}");
+    let Err(Error::Gpu(failure)) = &outcomes[0] else { panic!("{settings}: {outcomes:?}") };
+    let text = failure.to_string();
+    let (first, next) = match settings.contains("sm_87") {
+        true => ("CUDA_ERROR_INVALID_PTX (218)", "sm_80: CUDA_ERROR_NO_BINARY_FOR_GPU (209)"),
+        false => ("CUDA_ERROR_NO_BINARY_FOR_GPU (209)", "compute_75: CUDA_ERROR_INVALID_PTX (218)"),
+    };
+    assert!(text.contains(&format!("loading the image: {first}")) && text.contains(next), "{text}");
+    assert!(text.contains("the driver's compiler says: ptxas fatal : refused"), "{text}");
+    assert!(!failure.sticky);
+}
+
 #[test]
 fn a_failed_launch_names_its_kernel_and_loses_the_device() {
     let failing = entries().find(|entry| entry.op == Op::Dequantize);

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::gpu::{CudaVersion, GpuProfile};
 use crate::observe::{Cache, looked_up};
 use crate::occupancy::BlockNeeds;
-use crate::registry::{CudaCode, CudaImage, NoImage, image_for};
+use crate::registry::{CudaCode, CudaImage, NoImage, images_for};
 use cudarc::driver::result::launch_kernel;
 use cudarc::driver::sys::{
     CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -40,8 +40,8 @@ pub struct Gpu {
     pub(super) lent: bool,
     /// The context is an engine's, of which a thread is left without one that had none.
     pub(super) in_engine: bool,
-    /// Loaded images by their address in the binary, for all streams of the context.
-    pub(super) modules: Arc<Mutex<BTreeMap<usize, Restoring<Arc<CudaModule>>>>>,
+    /// Images by their address in the binary, for all streams of the context.
+    pub(super) modules: Arc<Mutex<BTreeMap<usize, Image>>>,
     /// Set once a kernel failed in a way that the context does not survive.
     pub(super) lost: OnceLock<String>,
     /// What buffers hold.
@@ -50,6 +50,14 @@ pub struct Gpu {
     pub(super) later: Later,
     /// Other devices, and whether they reach its memory.
     pub(super) reached_by: Mutex<Vec<(Weak<Gpu>, bool)>>,
+}
+
+/// What became of an image.
+#[derive(Debug)]
+pub(super) enum Image {
+    Loaded(Restoring<Arc<CudaModule>>),
+    /// The driver does not take it.
+    Refused(Box<GpuFailure>),
 }
 
 /// The open devices.
@@ -171,8 +179,8 @@ impl Gpu {
         }
     }
 
-    /// The image of a kernel for this device, as decide chooses it.
-    fn image(&self, kernel: &'static str, code: &CudaCode) -> Result<&'static CudaImage, Error> {
+    /// The images of a kernel for this device, the one that decide chooses first.
+    fn images(&self, kernel: &'static str, code: &CudaCode) -> Result<Vec<&'static CudaImage>, Error> {
         let GpuProfile { cc, driver, index, .. } = self.profile;
         let refused = |why| Error::CannotRunOnGpu { kernel, index, why };
         if cc < code.min_cc {
@@ -182,7 +190,7 @@ impl Gpu {
                 cc.0, cc.1
             )));
         }
-        image_for(code.images, cc, driver).map_err(|why| match why {
+        images_for(code.images, cc, driver).map_err(|why| match why {
             NoImage::Architecture { .. } => refused(String::from("no image was built for it")),
             NoImage::Driver { needed } => {
                 refused(format!("its driver supports CUDA {driver}, and the image needs {needed}"))
@@ -198,12 +206,12 @@ impl Gpu {
         name: &str,
         threads: u32,
     ) -> Result<Function, Error> {
-        let image = self.image(kernel, code)?;
+        let images = self.images(kernel, code)?;
         // Another thread may have loaded the image.
         let _bound = self.bind()?;
-        let module = self.module(kernel, image)?;
-        let function =
-            self.check(Some(kernel), "finding the function in its image", module.load_function(name))?;
+        let (image, module) = self.module(kernel, &images)?;
+        let function = module.load_function(name);
+        let function = self.check(Some(kernel), "finding the function in its image", function)?;
         let number = |attribute| {
             let value = function.get_attribute(attribute);
             let value = self.check(Some(kernel), "asking for the function's limits", value)?;
@@ -244,23 +252,66 @@ impl Gpu {
         Ok(Function { shared: bytes, ..function })
     }
 
-    fn module(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
-        let key = image.packed.as_ptr() as usize;
+    /// The first of these images that the driver takes, loaded if it is not yet. The context is current.
+    fn module(
+        &self,
+        kernel: &'static str,
+        images: &[&'static CudaImage],
+    ) -> Result<(&'static CudaImage, Arc<CudaModule>), Error> {
+        let mut refused: Option<GpuFailure> = None;
         // Held while loading, so that no image is loaded twice.
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = modules.get(&key).map(|module| Arc::clone(module));
-        let tell = |hit| {
-            let cache = if image.ptx { Cache::Ptx } else { Cache::Image };
-            looked_up(cache, Device::cuda(self.profile.index), hit);
-        };
-        if let Some(module) = found {
-            drop(modules);
-            tell(true);
-            return Ok(module);
+        let mut known = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        for &image in images {
+            let key = image.packed.as_ptr() as usize;
+            let tell = |hit| {
+                let cache = if image.ptx { Cache::Ptx } else { Cache::Image };
+                looked_up(cache, Device::cuda(self.profile.index), hit);
+            };
+            let failure = match known.get(&key) {
+                Some(Image::Loaded(module)) => {
+                    let module = Arc::clone(module);
+                    drop(known);
+                    tell(true);
+                    return Ok((image, module));
+                }
+                Some(Image::Refused(failure)) => GpuFailure { kernel: Some(kernel), ..(**failure).clone() },
+                None => match self.load(kernel, image) {
+                    Ok(module) => {
+                        known.insert(key, Image::Loaded(Restoring::new(Arc::clone(&module))));
+                        drop(known);
+                        tell(false);
+                        return Ok((image, module));
+                    }
+                    Err(Error::Gpu(failure)) if failure.refuses_an_image() => {
+                        known.insert(key, Image::Refused(failure.clone()));
+                        *failure
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            let line = format!("{}: {} ({})", image.target(), failure.name, failure.code);
+            match &mut refused {
+                // The first is what should have been taken; of the others there may be a log.
+                Some(first) => {
+                    first.log = first.log.take().or(failure.log);
+                    first.images.push(line);
+                }
+                None => refused = Some(GpuFailure { images: vec![line], ..failure }),
+            }
         }
+        match refused {
+            Some(failure) => Err(Error::Gpu(Box::new(failure))),
+            None => Err(self.damaged(kernel, "it has no image")),
+        }
+    }
+
+    fn damaged(&self, kernel: &'static str, why: &'static str) -> Error {
+        Error::CannotRunOnGpu { kernel, index: self.profile.index, why: String::from(why) }
+    }
+
+    fn load(&self, kernel: &'static str, image: &'static CudaImage) -> Result<Arc<CudaModule>, Error> {
         let Some(mut bytes) = image.unpacked() else {
-            let (index, why) = (self.profile.index, String::from("its image in this binary is damaged"));
-            return Err(Error::CannotRunOnGpu { kernel, index, why });
+            return Err(self.damaged(kernel, "its image in this binary is damaged"));
         };
         if image.ptx && bytes.last() != Some(&0) {
             bytes.push(0);
@@ -268,18 +319,13 @@ impl Gpu {
         // Only of PTX there is a log to be had, for which the driver is asked once more.
         let text = image.ptx.then(|| bytes.clone());
         let module = self.context.load_module(Ptx::from_binary(bytes));
-        let module =
-            self.check(Some(kernel), "loading the image", module).map_err(|error| match (error, text) {
-                (Error::Gpu(mut failure), Some(text)) if !failure.sticky => {
-                    failure.log = super::jit::log(&text);
-                    Error::Gpu(failure)
-                }
-                (error, _) => error,
-            })?;
-        modules.insert(key, Restoring::new(Arc::clone(&module)));
-        drop(modules);
-        tell(false);
-        Ok(module)
+        self.check(Some(kernel), "loading the image", module).map_err(|error| match (error, text) {
+            (Error::Gpu(mut failure), Some(text)) if !failure.sticky => {
+                failure.log = super::jit::log(&text);
+                Error::Gpu(failure)
+            }
+            (error, _) => error,
+        })
     }
 
     /// Enqueues a kernel.

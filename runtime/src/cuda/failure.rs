@@ -25,6 +25,8 @@ pub struct GpuFailure {
     pub sticky: bool,
     /// What the driver's compiler said of PTX that it did not take.
     pub log: Option<String>,
+    /// Where a kernel has several images and the driver takes none of them: each that was tried, with the error. The first is this one.
+    pub images: Vec<String>,
 }
 
 impl GpuFailure {
@@ -44,6 +46,7 @@ impl GpuFailure {
             name: name(error),
             sticky: is_sticky(code),
             log: None,
+            images: Vec::new(),
         };
         seen::error(index, &format!("{doing}: {}", words(error)), failure.is_lost());
         failure
@@ -55,6 +58,13 @@ impl GpuFailure {
 const GONE: [u32; 2] = [46, 999];
 
 impl GpuFailure {
+    /// Whether another image may be taken where one was not: the driver refused what it was given, and nothing else happened.
+    pub(super) fn refuses_an_image(&self) -> bool {
+        // Invalid image, no binary for the GPU, invalid PTX, no compiler for PTX, a PTX version that is not known, compiling
+        // is disabled, invalid source.
+        matches!(self.code, 200 | 209 | 218 | 221 | 222 | 223 | 300)
+    }
+
     /// Whether nothing can be expected of the device any more, as far as this process goes.
     pub fn is_lost(&self) -> bool {
         self.sticky || GONE.contains(&self.code)
@@ -68,6 +78,9 @@ impl std::fmt::Display for GpuFailure {
             write!(f, ", kernel `{kernel}`")?;
         }
         write!(f, ": {}: {} ({})", self.doing, self.name, self.code)?;
+        for image in &self.images {
+            write!(f, "\n  {image}")?;
+        }
         if let Some(log) = &self.log {
             write!(f, "\n  the driver's compiler says: {}", log.replace('\n', "\n    "))?;
         }

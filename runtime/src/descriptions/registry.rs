@@ -17,6 +17,8 @@ mod lookup;
 mod tier;
 mod vouched;
 
+#[cfg(feature = "cuda")]
+pub(crate) use image::images_for;
 pub use image::{CudaImage, CudaUsage};
 pub(crate) use image::{NoImage, image_for};
 pub use tier::Tier;

@@ -309,6 +309,7 @@ const GPUS: &[((u8, u8), &str)] = &[
     ((7, 5), "T4, RTX 20"),
     ((8, 0), "A100"),
     ((8, 6), "A10, RTX 30"),
+    ((8, 7), "Jetson Orin"),
     ((8, 9), "L40, RTX 40"),
     ((9, 0), "H100, H200"),
     ((10, 0), "B200"),
@@ -329,7 +330,7 @@ fn cuda_drivers(set: &SpecSet, out: &mut dyn Write) -> Result<(), CliError> {
     for (cc, example) in GPUS {
         let newest = set.cuda.ptx.iter().rfind(|arch| arch.cc() <= *cc);
         let ptx = newest.map_or("nothing".to_owned(), |arch| format!("compute_{arch} (PTX)"));
-        let own = set.cuda.architectures.iter().rfind(|arch| arch.runs_on(*cc));
+        let own = set.cuda.architectures.iter().rfind(|arch| arch.is_promised_on(*cc));
         let cubin = own.map_or(ptx.clone(), |arch| format!("sm_{arch}"));
         writeln!(out, "| {}.{} | {example} | {ptx} | {cubin} |", cc.0, cc.1)?;
     }

@@ -71,6 +71,7 @@ const Settings& settings() {
             else if (name == "init") s.init = int(number);
             else if (name == "oom_after") s.oom_after = long(number);
             else if (name == "fail_launch") s.fail_launch = value;
+            else if (name == "refuse_code") s.refuse_code = int(number);
             else if (name == "refuse_ptx") s.refuse_ptx = true;
             else if (name == "no_pools") s.pools = false;
             else if (name == "coherent") s.coherent = true;

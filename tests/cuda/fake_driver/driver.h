@@ -105,6 +105,7 @@ struct Settings {
     int init = SUCCESS;         // init=N: what cuInit gives
     long oom_after = -1;        // oom_after=N: allocations that succeed
     std::string fail_launch;    // fail_launch=NAME: launches of this kernel fail while they run
+    int refuse_code = 0;        // refuse_code=80: machine code for this architecture is not taken
     bool refuse_ptx = false;    // refuse_ptx: the driver's compiler takes no PTX, and says so in its log
     bool pools = true;          // no_pools: no cuMemAllocAsync
     bool coherent = false;      // coherent: the device reads ordinary memory of the process itself, whenever it comes to it

@@ -47,6 +47,10 @@ int check_elf(const unsigned char* image, size_t* bytes) {
     int arch = int(newer ? flags >> 8 & 0xff : flags & 0xff);
     if (newer && settings().driver < 13000) return INVALID_IMAGE;
     if (arch / 10 != current->properties().major || arch % 10 > current->properties().minor) return NO_BINARY_FOR_GPU;
+    if (arch == settings().refuse_code) return NO_BINARY_FOR_GPU;
+    // Between Tegra and other devices nothing is promised.
+    const int tegra = 87, device = current->properties().major * 10 + current->properties().minor;
+    if (arch != device && (arch == tegra || device == tegra)) return NO_BINARY_FOR_GPU;
     return SUCCESS;
 }
 

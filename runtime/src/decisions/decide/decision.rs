@@ -28,7 +28,7 @@ impl<'p> Decision<'p> {
         self.chosen.map(|candidate| candidate.entry)
     }
 
-    /// The image of the chosen kernel that the GPU loads; `None` on the processor, and where there is no kernel.
+    /// The image of the chosen kernel that the GPU loads, unless its driver refuses that and takes another; `None` on the processor, and where there is no kernel.
     pub fn image(&self) -> Option<&'static CudaImage> {
         match (&self.chosen?.entry.code, self.prepared.gpu()) {
             (Code::Cuda(code), Some(gpu)) => image_for(code.images, gpu.cc, gpu.driver).ok(),

@@ -67,22 +67,35 @@ pub(crate) enum NoImage {
     Driver { needed: CudaVersion },
 }
 
-/// The image for a device: machine code for exactly this device, else for the nearest older one of its generation,
-/// else PTX of the newest architecture that it has.
+impl CudaImage {
+    /// Whether it is for such a device.
+    fn fits(&self, cc: (u8, u8)) -> bool {
+        if self.ptx && !self.arch.specific { self.arch.cc() <= cc } else { self.arch.runs_on(cc) }
+    }
+
+    /// The larger, the better for such a device, which it fits: machine code for exactly this one, else for the nearest older one of
+    /// its generation, else PTX of the newest architecture that it has, else machine code that runs there as far as anybody knows.
+    fn rank(&self, cc: (u8, u8)) -> (u8, bool, (u8, u8)) {
+        let kind = match (self.ptx, self.arch.is_promised_on(cc)) {
+            (false, true) => 2,
+            (true, _) => 1,
+            (false, false) => 0,
+        };
+        (kind, self.arch.specific, self.arch.cc())
+    }
+}
+
+/// The image that a device is given first.
 pub(crate) fn image_for(
     images: &'static [CudaImage],
     cc: (u8, u8),
     driver: CudaVersion,
 ) -> Result<&'static CudaImage, NoImage> {
-    let fits = |image: &&CudaImage| {
-        if image.ptx && !image.arch.specific { image.arch.cc() <= cc } else { image.arch.runs_on(cc) }
-    };
-    let rank = |image: &&CudaImage| (!image.ptx, image.arch.specific, image.arch.cc());
-    let fitting = || images.iter().filter(fits);
-    if let Some(best) = fitting().filter(|image| image.driver <= driver).max_by_key(rank) {
+    let serving = images.iter().filter(|image| image.fits(cc) && image.driver <= driver);
+    if let Some(best) = serving.max_by_key(|image| image.rank(cc)) {
         return Ok(best);
     }
-    match fitting().map(|image| image.driver).min() {
+    match images.iter().filter(|image| image.fits(cc)).map(|image| image.driver).min() {
         Some(needed) => Err(NoImage::Driver { needed }),
         None => {
             let mut built: Vec<CudaArch> = images.iter().map(|image| image.arch).collect();
@@ -91,6 +104,20 @@ pub(crate) fn image_for(
             Err(NoImage::Architecture { built })
         }
     }
+}
+
+/// All images that a device may be given, the first one first: a driver that refuses it may take another.
+#[cfg(feature = "cuda")]
+pub(crate) fn images_for(
+    images: &'static [CudaImage],
+    cc: (u8, u8),
+    driver: CudaVersion,
+) -> Result<Vec<&'static CudaImage>, NoImage> {
+    image_for(images, cc, driver)?;
+    let mut ranked: Vec<&'static CudaImage> =
+        images.iter().filter(|image| image.fits(cc) && image.driver <= driver).collect();
+    ranked.sort_by_key(|image| std::cmp::Reverse(image.rank(cc)));
+    Ok(ranked)
 }
 
 #[cfg(test)]
@@ -137,7 +164,9 @@ mod tests {
             ((8, 6), "sm_86"),
             ((8, 9), "sm_86"),
             ((9, 0), "sm_90a"),
-            // No machine code of this generation: the driver compiles the PTX.
+            // Nobody promises that code of 8.0 runs on Tegra: the driver compiles the PTX.
+            ((8, 7), "compute_75"),
+            // No machine code of this generation: likewise.
             ((10, 0), "compute_75"),
             ((12, 1), "compute_75"),
         ] {
@@ -150,6 +179,28 @@ mod tests {
         assert!(chosen(&[cubin("86", NEW)], (8, 0), NEW).is_err());
         assert!(chosen(&[cubin("90a", NEW)], (10, 0), NEW).is_err());
         assert!(chosen(&[ptx("90a", at(12, 0))], (10, 0), NEW).is_err());
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn what_is_tried_next() {
+        let images = [
+            cubin("80", NEW),
+            cubin("86", NEW),
+            cubin("87", NEW),
+            ptx("75", at(11, 4)),
+            ptx("80", at(11, 4)),
+        ];
+        let names = |cc| {
+            let ranked = images_for(images.to_vec().leak(), cc, NEW).expect("some fit");
+            ranked.into_iter().map(CudaImage::target).collect::<Vec<_>>()
+        };
+        assert_eq!(names((8, 6)), ["sm_86", "sm_80", "compute_80", "compute_75"]);
+        // Tegra's own, and what nobody promises last.
+        assert_eq!(names((8, 7)), ["sm_87", "compute_80", "compute_75", "sm_86", "sm_80"]);
+        assert_eq!(names((8, 9)), ["sm_86", "sm_80", "compute_80", "compute_75", "sm_87"]);
+        assert_eq!(names((9, 0)), ["compute_80", "compute_75"]);
+        assert!(images_for(images.to_vec().leak(), (7, 0), NEW).is_err());
     }
 
     #[test]
