@@ -12,9 +12,11 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use gristmill::cuda::{Converter, DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, LentFault, PinnedBuffer};
+use gristmill::observe::{FellBack, Launch, Observer, observe};
 use gristmill::registry::FormatInfo;
 use gristmill::{
-    Device, Error, Input, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Request, Threads, Workspace,
+    Device, Error, Input, Linear, LinearOptions, QuantizedMatrix, REGISTRY, Registry, Request, Shape,
+    Threads, Workspace,
 };
 use std::path::Path;
 use std::ptr::null_mut;
@@ -478,6 +480,56 @@ fn the_legacy_stream_has_two_names() {
             assert_eq!(buffer.expect("memory").to_vec().expect("copies"), [0.0; 8], "stream {name}");
         }
     });
+}
+
+/// Wants to know how long everything takes.
+struct Wants;
+
+impl Observer for Wants {
+    fn wants_time(&self, _: &'static Registry, _: usize, _: Shape, _: Device) -> bool {
+        true
+    }
+
+    fn launched(&self, _: &Launch) {}
+
+    fn fell_back(&self, _: FellBack<'_>) {}
+}
+
+/// An engine that captures in the global mode lets no other thread call what may wait, unless the thread says that it may: allocating, loading,
+/// asking for times.
+#[test]
+fn a_global_capture_is_not_broken_by_other_threads() {
+    let name = "a_global_capture_is_not_broken_by_other_threads";
+    for more in ["", ",no_pools"] {
+        beside_an_engine(name, &format!("{}{more}", settings()), || {
+            let engine = Engine::new();
+            let stream = &engine.stream;
+            let gpu = Gpu::open(0).expect("opens");
+            let format = tried().next().expect("one is tried");
+            let [k, n, _] = sizes(format);
+            // A process does both.
+            let _ = observe(&Wants);
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).expect("begins");
+            let theirs = || -> Result<(), Error> {
+                let locked = PinnedBuffer::<f32>::of(&gpu, &x_of(1, k))?;
+                let layer = layer_on(&gpu, format, n, k);
+                let x = DeviceBuffer::of(&gpu, &locked)?;
+                let mut y = DeviceBuffer::<f32>::zeroed(&gpu, n)?;
+                let mut workspace = Workspace::new();
+                // The second looks for the time of the first.
+                for _ in 0..2 {
+                    layer.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspace)?;
+                    workspace.finish()?;
+                }
+                gpu.memory_held()?;
+                gpu.trim_memory(0)
+            };
+            let done = std::thread::scope(|scope| scope.spawn(theirs).join().expect("no panic"));
+            let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+            stream.end_capture(flags).expect("nothing broke it");
+            done.expect("works");
+        });
+    }
 }
 
 /// The fault of what should be refused.

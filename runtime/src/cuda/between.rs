@@ -1,6 +1,7 @@
 //! Copies between devices, and of rows that lie apart: what a layer that is divided over devices gathers its outputs by.
 
 use super::buffer::{DeviceBuffer, Number};
+use super::context::relaxed;
 use super::device::Gpu;
 use super::stream::Behind;
 use super::transfer::{Watched, of_one, of_two, words};
@@ -355,7 +356,7 @@ impl<T: Number> Pinned<T> {
             count.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { what: "page-locked memory" })?;
         let _bound = gpu.bind()?;
         // SAFETY: the device's context is current; nothing is read before a device has written it.
-        let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let memory = relaxed(|| unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) });
         let memory = gpu.check(None, "allocating page-locked memory", memory)?;
         let memory = NonNull::new(memory.cast()).ok_or(Error::OutOfMemory { required: bytes })?;
         Ok(Pinned { memory, len: count, gpu: Arc::clone(gpu), values: PhantomData })
@@ -452,6 +453,6 @@ impl<T: Number> Drop for Pinned<T> {
         // It waits for what uses it; a device that is lost uses nothing any more.
         let _bound = self.gpu.bind();
         // SAFETY: it came from there, and nobody has it any more.
-        let _ = unsafe { result::free_host(self.memory.as_ptr().cast()) };
+        let _ = relaxed(|| unsafe { result::free_host(self.memory.as_ptr().cast()) });
     }
 }

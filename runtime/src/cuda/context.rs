@@ -1,8 +1,8 @@
-//! The calling thread's current context. A call leaves it as it found it: an engine on the same thread allocates and frees in
+//! What the driver keeps of the calling thread: its current context, and what it may call while somebody captures. A call leaves it as it found it: an engine on the same thread allocates and frees in
 //! whatever context is current, and cudarc makes a context current to use or drop something in it, and leaves it there.
 
 use cudarc::driver::result::ctx;
-use cudarc::driver::sys::CUcontext;
+use cudarc::driver::sys::{CUcontext, CUstreamCaptureMode, cuThreadExchangeStreamCaptureMode};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::null_mut;
@@ -85,6 +85,22 @@ impl<T> Drop for Restoring<T> {
     fn drop(&mut self) {
         let _found = Found::now();
         // SAFETY: nothing uses it after this.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        relaxed(|| unsafe { ManuallyDrop::drop(&mut self.0) });
     }
+}
+
+/// Calls the driver for what no graph holds and no capture is broken by, though a driver thinks that it may be: allocating, loading, asking
+/// for an event. A thread that captures, in any mode but the relaxed one, is refused it otherwise (580.159 does), and so is every thread
+/// while another one captures in the global mode, whose capture that ends.
+pub(super) fn relaxed<R>(call: impl FnOnce() -> R) -> R {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the mode is this thread's own, and what it was comes back before anything else is called.
+    let exchanged = unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result();
+    // Also where the mode is as it was: then the call says what is wrong.
+    let result = call();
+    if exchanged.is_ok() {
+        // SAFETY: as above.
+        let _ = unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result();
+    }
+    result
 }

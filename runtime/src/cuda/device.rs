@@ -1,7 +1,7 @@
 //! An opened device: its context, its stream, the images that are loaded on it.
 
 use super::capture::Capture;
-use super::context::{Found, Restoring};
+use super::context::{Found, Restoring, relaxed};
 use super::failure::{GpuFailure, words};
 use super::parameters::Argument;
 use super::pool::{MemoryPool, MemoryUse};
@@ -210,10 +210,10 @@ impl Gpu {
         // Another thread may have loaded the image.
         let _bound = self.bind()?;
         let (image, module) = self.module(kernel, &images)?;
-        let function = module.load_function(name);
+        let function = relaxed(|| module.load_function(name));
         let function = self.check(Some(kernel), "finding the function in its image", function)?;
         let number = |attribute| {
-            let value = function.get_attribute(attribute);
+            let value = relaxed(|| function.get_attribute(attribute));
             let value = self.check(Some(kernel), "asking for the function's limits", value)?;
             Ok::<_, Error>(u32::try_from(value).unwrap_or_default())
         };
@@ -318,10 +318,10 @@ impl Gpu {
         }
         // Only of PTX there is a log to be had, for which the driver is asked once more.
         let text = image.ptx.then(|| bytes.clone());
-        let module = self.context.load_module(Ptx::from_binary(bytes));
+        let module = relaxed(|| self.context.load_module(Ptx::from_binary(bytes)));
         self.check(Some(kernel), "loading the image", module).map_err(|error| match (error, text) {
             (Error::Gpu(mut failure), Some(text)) if !failure.sticky => {
-                failure.log = super::jit::log(&text);
+                failure.log = relaxed(|| super::jit::log(&text));
                 Error::Gpu(failure)
             }
             (error, _) => error,

@@ -1,6 +1,6 @@
 //! Times by a device's clock that nobody waits for: of events in front of what is enqueued and behind it, which later launches look at.
 
-use super::context::{Found, Restoring};
+use super::context::{Found, Restoring, relaxed};
 use super::device::Gpu;
 use super::waiting::Waiting;
 use crate::error::Error;
@@ -73,7 +73,8 @@ impl Gpu {
         while let Some(first) = waiting.front() {
             let end = first.end.cu_event();
             // SAFETY: the event is one of the driver's, which is there until it is dropped.
-            let reached = self.outside_capture("looked at", |_| unsafe { result::event::query(end) });
+            let query = || unsafe { result::event::query(end) };
+            let reached = self.outside_capture("looked at", |_| relaxed(query));
             match reached {
                 // Somebody captures: a later launch will look.
                 Err(_) => break,

@@ -1,5 +1,6 @@
 //! Memory of a device as a whole: what buffers hold, and what the driver's pool keeps for the next ones.
 
+use super::context::relaxed;
 use super::device::Gpu;
 use super::pool::MemoryPool;
 use crate::device::Device;
@@ -54,7 +55,7 @@ impl Gpu {
             let address = unsafe {
                 match &self.pool {
                     Some(pool) => mem_pool::alloc_async(pool.0, bytes, stream),
-                    None => malloc_sync(bytes),
+                    None => relaxed(|| malloc_sync(bytes)),
                 }
             }?;
             Ok::<_, DriverError>((address, before.zip(reserved())))
@@ -86,7 +87,7 @@ impl Gpu {
             let freed = unsafe {
                 match self.pool {
                     Some(_) => free_async(address, self.stream().cu_stream()),
-                    None => self.stream().synchronize().and(free_sync(address)),
+                    None => self.stream().synchronize().and_then(|()| relaxed(|| free_sync(address))),
                 }
             };
             self.check(None, "freeing memory", freed)
@@ -166,7 +167,7 @@ impl Gpu {
         let Some(pool) = &self.pool else { return Ok(()) };
         let _bound = self.bind()?;
         // SAFETY: the pool is the device's own.
-        let trimmed = unsafe { mem_pool::trim_to(pool.0, keep) };
+        let trimmed = relaxed(|| unsafe { mem_pool::trim_to(pool.0, keep) });
         self.check(None, "giving memory back", trimmed)?;
         if let Some(reserved) = observer().and_then(|_| self.reserved()) {
             self.memory_use.reserve(reserved);

@@ -1,11 +1,12 @@
 //! A pool of memory on a device, and the counters of its buffers.
 
+use super::context::relaxed;
 use crate::device::Device;
 use crate::observe::HeldMemory;
 use cudarc::driver::result::mem_pool;
 use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUstreamCaptureMode, cuThreadExchangeStreamCaptureMode,
+    CUmemPoolProps, CUmemoryPool,
 };
 use cudarc::driver::{CudaContext, DriverError};
 use std::ffi::c_void;
@@ -113,7 +114,7 @@ impl MemoryPool {
             reserved: [0; 64],
         };
         // SAFETY: the properties are whole, and live until the call returns.
-        let pool = MemoryPool(unsafe { mem_pool::create(&raw const properties) }?);
+        let pool = MemoryPool(relaxed(|| unsafe { mem_pool::create(&raw const properties) })?);
         pool.keep(u64::MAX)?;
         Ok(Some(pool))
     }
@@ -133,22 +134,10 @@ impl MemoryPool {
     }
 }
 
-/// Calls the driver for what no graph holds and no capture is broken by. A thread that captures, in any mode but the relaxed one, is refused
-/// it otherwise (580.159 does).
-fn relaxed<T>(call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, DriverError> {
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the mode is this thread's own, and what it was comes back before anything else is called.
-    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result()?;
-    let result = call();
-    // SAFETY: as above.
-    unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) }.result()?;
-    result
-}
-
 impl Drop for MemoryPool {
     fn drop(&mut self) {
         // SAFETY: nothing allocates from it any more. What is still to be freed keeps what it needs of it; an error of work
         // that was enqueued before was told to whoever waited.
-        let _ = unsafe { mem_pool::destroy(self.0) };
+        let _ = relaxed(|| unsafe { mem_pool::destroy(self.0) });
     }
 }

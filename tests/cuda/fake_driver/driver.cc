@@ -227,9 +227,16 @@ int& capture_mode() {
 
 bool is_refused_in_capture() {
     if (capture_mode() == 2) return false;
-    for (Stream* stream : driver().streams)
-        if (stream->capture && stream->capture->owner == std::this_thread::get_id()) return true;
-    return false;
+    bool refused = false;
+    for (Stream* stream : driver().streams) {
+        if (!stream->capture) continue;
+        Graph& graph = *stream->capture;
+        bool own = graph.owner == std::this_thread::get_id();
+        if (own ? graph.mode == 2 : graph.mode != 0 || capture_mode() != 0) continue;
+        if (!own) say("a thread breaks the capture of another");
+        refused = graph.broken = true;
+    }
+    return refused;
 }
 
 void trim(Device* device) {

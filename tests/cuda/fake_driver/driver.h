@@ -142,6 +142,8 @@ struct Timeline {
 struct Graph {
     std::vector<Operation> operations;
     bool broken = false;
+    // CUstreamCaptureMode: global (0), of the thread (1) or relaxed (2).
+    int mode = 0;
     // Who captures.
     std::thread::id owner = std::this_thread::get_id();
 };
@@ -274,7 +276,8 @@ int device_error(int device);
 int capturing_anything();
 // What a thread that captures may call besides: global (0), thread-local or relaxed (2).
 int& capture_mode();
-// Whether this thread captures, and has not said that it may call what is no part of a graph all the same.
+// Whether a call that no graph holds, and that may wait, is refused: to a thread that captures, and to all while one captures in the global
+// mode, but for those who have said that they may call it all the same. Where it is refused the captures are broken.
 bool is_refused_in_capture();
 // Whether an operation may use a range when it runs: it was not freed in front of it.
 int alive(const char* what, uint64_t address, size_t bytes);

@@ -55,7 +55,7 @@ GM_API cuMemGetInfo_v2(size_t* unused, size_t* total) {
 }
 GM_API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     GM_USABLE;
-    if (int error = capturing_anything()) return error;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     return allocate(address, bytes, current, nullptr);
 }
 static int without_context() {
@@ -78,7 +78,7 @@ GM_API cuMemFree_v2(uint64_t address) {
     GM_LOCK;
     if (!address) return SUCCESS;
     if (int error = without_context()) return error;
-    if (int error = capturing_anything()) return error;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     run_all();
     // Given back even after a failure, so that what is counted at the end is the program's doing.
     int error = release(address);
@@ -111,12 +111,14 @@ GM_API cuMemFreeAsync(uint64_t address, void* handle) {
 }
 GM_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     if (!bytes || posix_memalign(memory, 4096, bytes)) return INVALID_VALUE;
     driver().host_memory[*memory] = bytes;
     return SUCCESS;
 }
 GM_API cuMemFreeHost(void* memory) {
     GM_LOCK;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     // It waits for every device, since any may use it.
     for (Device& device : driver().devices) run_stream(&device.legacy);
     for (Stream* stream : driver().streams) run_stream(stream);
@@ -347,6 +349,7 @@ struct PoolProperties {
 };
 GM_API cuMemPoolCreate(void** made, const PoolProperties* properties) {
     GM_LOCK;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     const int pinned = 1, no_handles = 0, on_device = 1;
     if (!settings().pools) return NOT_SUPPORTED;
     if (properties->allocation != pinned || properties->handles != no_handles || properties->place != on_device) return INVALID_VALUE;

@@ -77,6 +77,7 @@ std::string unit_of(const std::string& image) {
 
 GM_API cuModuleLoadData(void** module, const void* image) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     if (!image) return INVALID_VALUE;
     const unsigned char* bytes = static_cast<const unsigned char*>(image);
     auto made = std::make_unique<Module>();
@@ -113,6 +114,7 @@ GM_API cuModuleLoadDataEx(void** module, const void* image, unsigned count, int*
 }
 GM_API cuModuleUnload(void* handle) {
     GM_LOCK;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     Module* module = static_cast<Module*>(handle);
     if (!driver().modules.count(module)) return INVALID_HANDLE;
     run_all();

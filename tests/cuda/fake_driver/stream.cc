@@ -47,6 +47,7 @@ GM_API cuStreamGetCtx(void* handle, void** context) {
 }
 GM_API cuStreamQuery(void* handle) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     Stream* stream = stream_of(handle);
     if (!known(stream)) return INVALID_HANDLE;
     return stream->queue.empty() ? int(SUCCESS) : int(NOT_READY);
@@ -120,6 +121,7 @@ GM_API cuEventSynchronize(void* which) {
 }
 GM_API cuEventQuery(void* which) {
     GM_USABLE;
+    if (is_refused_in_capture()) return CAPTURE_UNSUPPORTED;
     Event* event = static_cast<Event*>(which);
     if (!driver().events.count(event)) return INVALID_HANDLE;
     return event->stream && event->stream->done < event->at ? int(NOT_READY) : int(SUCCESS);
@@ -147,13 +149,14 @@ GM_API cuThreadExchangeStreamCaptureMode(int* mode) {
     std::swap(capture_mode(), *mode);
     return SUCCESS;
 }
-GM_API cuStreamBeginCapture_v2(void* handle, int) {
+GM_API cuStreamBeginCapture_v2(void* handle, int mode) {
     GM_USABLE;
     Stream* stream = stream_of(handle);
     if (stream == &current->legacy) return CAPTURE_UNSUPPORTED;
     if (!known(stream)) return INVALID_HANDLE;
     if (stream->capture) return INVALID_VALUE;
     stream->capture = std::make_shared<Graph>();
+    stream->capture->mode = mode;
     stream->capture_origin = true;
     return SUCCESS;
 }
