@@ -4,7 +4,7 @@
 
 use super::graphs::{layer, on_a_device, quantized};
 use crate::images::{GPU, bits, entries, parent, settings, tried, values};
-use crate::support::{at_every_call, is_child, lose, said};
+use crate::support::{at_every_call, busy, is_child, lose, said};
 use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
 use cudarc::driver::{CudaContext, result};
 use gristmill::cuda::{DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, Graph};
@@ -14,7 +14,8 @@ use gristmill::{
     Device, Error, Input, Linear, Matmul, QuantizedMatrix, REGISTRY, Recording, Request, Shape, Threads,
     Workspace,
 };
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 /// The format that is tried here.
 fn format() -> &'static FormatInfo {
@@ -115,6 +116,40 @@ fn slices_are_free_when_a_call_returns() {
         results.push(bits(y.values()));
     }
     assert_eq!(results[0], results[1]);
+}
+
+/// A driver copies ordinary memory when the stream has come to it, and returns then: whoever waits for that keeps nobody else from
+/// enqueueing.
+#[test]
+fn a_copy_that_waits_keeps_nobody_from_enqueueing() {
+    on_a_device("a_copy_that_waits_keeps_nobody_from_enqueueing", || {
+        let gpu = Gpu::open(0).expect("opens");
+        let x = values(100, 1);
+        let from = DeviceBuffer::of(&gpu, &x).expect("memory");
+        let mut to = DeviceBuffer::<f32>::zeroed(&gpu, 100).expect("memory");
+        let mut other = DeviceBuffer::<f32>::zeroed(&gpu, 100).expect("memory");
+        let mut written = DeviceBuffer::<f32>::zeroed(&gpu, 100).expect("memory");
+        gpu.synchronize().expect("nothing is under way");
+        let (tell, told) = mpsc::channel();
+        let found = std::thread::scope(|scope| {
+            let busy = busy::devices();
+            to.copy(&from).expect("enqueued");
+            let reads = scope.spawn(|| to.to_vec().expect("copies"));
+            let writes = scope.spawn(|| written.write(&x).expect("copies"));
+            // Both wait by then.
+            std::thread::sleep(Duration::from_millis(100));
+            scope.spawn(|| tell.send(other.copy(&from)).expect("somebody listens"));
+            let enqueued = told.recv_timeout(Duration::from_secs(2));
+            assert!(!reads.is_finished() && !writes.is_finished(), "the device is still busy");
+            drop(busy);
+            enqueued.expect("without waiting for the copies").expect("enqueued");
+            writes.join().expect("no panic");
+            reads.join().expect("no panic")
+        });
+        for found in [found, other.to_vec().expect("copies"), written.to_vec().expect("copies")] {
+            assert_eq!(bits(&found), bits(&x));
+        }
+    });
 }
 
 /// A workspace serves layers of several devices in turn: each keeps what it has there, and a fault of any is told.

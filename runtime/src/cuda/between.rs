@@ -3,7 +3,7 @@
 use super::buffer::{DeviceBuffer, Number};
 use super::context::relaxed;
 use super::device::Gpu;
-use super::stream::Behind;
+use super::stream::{Behind, How};
 use super::transfer::{Watched, of_one, of_two, words};
 use crate::device::Device;
 use crate::error::Error;
@@ -257,8 +257,8 @@ pub(super) fn on_its_way(
 ) -> Result<UnderWay, Error> {
     let (what, doing) = words(transfer.kind);
     let watched = Watched::of(transfer);
-    let timed = Watched::is_timed(watched.as_ref());
-    let (behind, enqueued) = by.with_event(what, None, doing, timed, enqueue)?;
+    let how = How { timed: Watched::is_timed(watched.as_ref()), alone: false };
+    let (behind, enqueued) = by.with_event(what, None, doing, how, enqueue)?;
     // Dropped where it failed.
     let [gpu, other] = [by, beside].map(Arc::clone);
     let mut under_way = UnderWay { behind, watched: None, gpu, beside: other, doing };

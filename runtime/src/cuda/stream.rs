@@ -17,7 +17,19 @@ pub(super) struct Behind {
     end: Restoring<CudaEvent>,
 }
 
+/// How something is enqueued with an event behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// Whether its time is wanted.
+    pub(super) timed: bool,
+    /// Whether what is in front of it is waited for first, without the stream's lock.
+    pub(super) alone: bool,
+}
+
 impl Behind {
+    /// Enqueued and left, without a time.
+    pub(super) const LATER: How = How { timed: false, alone: false };
+
     /// The driver's handle of the event behind it.
     pub(super) fn handle(&self) -> *mut c_void {
         self.end.cu_event().cast()
@@ -82,7 +94,7 @@ impl Gpu {
         doing: &'static str,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
-        let (behind, enqueued) = self.with_event(what, kernel, doing, false, act)?;
+        let (behind, enqueued) = self.with_event(what, kernel, doing, Behind::LATER, act)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
         self.destroy_kept();
@@ -90,14 +102,14 @@ impl Gpu {
     }
 
     /// As [`outside_capture`](Gpu::outside_capture), with an event behind what was enqueued, which waits for it whatever becomes of the
-    /// stream; and whether that went well. Where there is no event nothing was enqueued, or it has been waited for. With `timed` there is
+    /// stream; and whether that went well. Where there is no event nothing was enqueued, or it has been waited for. With a time there is
     /// an event in front of it too, unless the driver gives none.
     pub(super) fn with_event(
         &self,
         what: &'static str,
         kernel: Option<&'static str>,
         doing: &'static str,
-        timed: bool,
+        How { timed, alone }: How,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(Behind, Result<(), DriverError>), Error> {
         let flags = timed.then_some(CUevent_flags::CU_EVENT_DEFAULT);
@@ -105,6 +117,14 @@ impl Gpu {
         // Made first: without it there is nothing to wait for what is enqueued with.
         let end = Restoring::new(self.check(kernel, doing, self.context().new_event(flags))?);
         let begin = flags.and_then(|flags| self.context().new_event(Some(flags)).ok().map(Restoring::new));
+        if alone {
+            // SAFETY: the event and the stream are of the context that is current.
+            let record = |stream| unsafe { result::event::record(end.cu_event(), stream) };
+            let recorded = self.outside_capture(what, record)?;
+            // SAFETY: the event is there, and its context is current.
+            let waited = recorded.and_then(|()| unsafe { result::event::synchronize(end.cu_event()) });
+            self.check(kernel, doing, waited)?;
+        }
         let enqueued = self.outside_capture(what, |stream| {
             if let Some(begin) = &begin {
                 // Where that fails there is no time.

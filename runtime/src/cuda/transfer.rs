@@ -1,7 +1,7 @@
 //! Copies of a device's memory, of which an observer is told.
 
 use super::device::Gpu;
-use super::stream::Behind;
+use super::stream::{Behind, How};
 use crate::device::Device;
 use crate::error::Error;
 use crate::observe::{Observer, Transfer, TransferKind, observer};
@@ -88,8 +88,9 @@ impl Gpu {
     ) -> Result<(), Error> {
         let (what, doing) = words(transfer.kind);
         let watched = Watched::of(transfer);
-        let timed = Watched::is_timed(watched.as_ref());
-        let (behind, enqueued) = self.with_event(what, None, doing, timed, copy)?;
+        // The driver copies ordinary memory while it is called, when the stream has come to it: nobody else could enqueue until then.
+        let how = How { timed: Watched::is_timed(watched.as_ref()), alone: true };
+        let (behind, enqueued) = self.with_event(what, None, doing, how, copy)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
         self.destroy_kept();

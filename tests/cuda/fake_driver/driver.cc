@@ -147,6 +147,13 @@ void gate() {
     for (int i = 0; i < 60 && !going; i++) usleep(1000);
 }
 
+static std::atomic<bool> busy{false};
+
+void until_idle() {
+    // Not for ever: a test that fails lets nobody go.
+    for (int i = 0; i < 50000 && busy; i++) usleep(100);
+}
+
 // 0x1 and 0x2 are the names of the legacy stream and of the thread's own; both are one stream here.
 Stream* stream_of(void* handle) {
     if (uintptr_t(handle) <= 2) return &(current ? current : driver().devices)->legacy;
@@ -314,6 +321,8 @@ extern "C" __attribute__((visibility("default"))) void gm_fake_hold(int calls) {
 // Whether it has come to that call.
 extern "C" __attribute__((visibility("default"))) bool gm_fake_holds() { return holding; }
 extern "C" __attribute__((visibility("default"))) void gm_fake_go() { going = true; }
+// Devices do nothing that is enqueued until this is taken back; who waits for them does so meanwhile.
+extern "C" __attribute__((visibility("default"))) void gm_fake_busy(bool are) { busy = are; }
 
 // A device is lost in front of its call number `calls` from now on; below 0 it is whole again, in a context that is made then.
 extern "C" __attribute__((visibility("default"))) void gm_fake_lose(int device, int calls) {

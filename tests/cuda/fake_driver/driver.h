@@ -285,6 +285,8 @@ int alive(const char* what, uint64_t address, size_t bytes);
 void trim(Device* device);
 // In front of a call that a test wants to hold: see gm_fake_hold.
 void gate();
+// Waits as long as devices are kept busy: see gm_fake_busy. Not under the driver's lock.
+void until_idle();
 
 // CUmemPool_attribute.
 enum : int { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED = 5, POOL_RESERVED_HIGH = 6, POOL_USED = 7, POOL_USED_HIGH = 8 };

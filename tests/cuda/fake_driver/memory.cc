@@ -188,6 +188,12 @@ GM_API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return run_stream(stream_of(nullptr));
 }
 GM_API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* handle) {
+    bool waits = false;
+    {
+        std::lock_guard<std::recursive_mutex> guard(driver().lock);
+        waits = !locked(to, bytes);
+    }
+    if (waits) until_idle();
     GM_USABLE;
     if (int error = range_error("a copy from the device", from, bytes)) return error;
     Stream* stream = stream_of(handle);

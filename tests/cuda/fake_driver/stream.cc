@@ -27,6 +27,7 @@ GM_API cuStreamDestroy_v2(void* handle) {
     return SUCCESS;
 }
 GM_API cuStreamSynchronize(void* handle) {
+    until_idle();
     GM_USABLE;
     Stream* stream = stream_of(handle);
     if (!known(stream)) return INVALID_HANDLE;
@@ -108,6 +109,13 @@ GM_API cuEventRecord(void* which, void* handle) {
     }});
 }
 GM_API cuEventSynchronize(void* which) {
+    bool waits = false;
+    {
+        std::lock_guard<std::recursive_mutex> guard(driver().lock);
+        Event* event = static_cast<Event*>(which);
+        waits = driver().events.count(event) && event->stream && event->stream->done < event->at;
+    }
+    if (waits) until_idle();
     GM_USABLE;
     Event* event = static_cast<Event*>(which);
     if (!driver().events.count(event)) return INVALID_HANDLE;

@@ -3,6 +3,7 @@
 //! What each mistake of a kernel looks like stands at `tests/cuda/emulator/emulator.h`.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+pub mod busy;
 mod child;
 mod compile;
 pub mod fail;
