@@ -11,7 +11,9 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result,
 };
 use cudarc::nvrtc::Ptx;
-use gristmill::cuda::{Converter, DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, LentFault, PinnedBuffer};
+use gristmill::cuda::{
+    self, Converter, DeviceBuffer, DeviceInput, Gpu, GpuQuantizer, LentFault, PinnedBuffer,
+};
 use gristmill::observe::{FellBack, Launch, Observer, observe};
 use gristmill::registry::FormatInfo;
 use gristmill::{
@@ -530,6 +532,54 @@ fn a_global_capture_is_not_broken_by_other_threads() {
             done.expect("works");
         });
     }
+}
+
+/// What goes with the last handles while the engine captures is given back behind that: memory, and a graph with what it held.
+#[test]
+fn what_goes_with_its_last_handle_in_a_capture_is_given_back() {
+    beside_an_engine("what_goes_with_its_last_handle_in_a_capture_is_given_back", &settings(), || {
+        let engine = Engine::new();
+        let stream = &engine.stream;
+        let format = tried().next().expect("one is tried");
+        let [k, n, _] = sizes(format);
+        let unused = || {
+            engine.context.bind_to_thread().expect("binds");
+            stream.synchronize().expect("done");
+            engine.context.mem_get_info().expect("counts").0
+        };
+        let before = unused();
+        type Comes = Box<dyn Fn()>;
+        let comes_by: [(&str, Comes); 3] = [
+            ("an engine that is about to destroy its stream", Box::new(|| assert_eq!(cuda::give_back(), 0))),
+            ("a device is opened", Box::new(|| drop(Gpu::open(0).expect("opens")))),
+            ("its stream is taken again", {
+                let (context, stream) = (Arc::clone(&engine.context), Arc::clone(stream));
+                Box::new(move || {
+                    // SAFETY: the stream is dropped after it.
+                    drop(unsafe { Gpu::of_engine(0, context.cu_ctx().cast(), stream.cu_stream().cast()) })
+                })
+            }),
+        ];
+        for (what, comes_by) in &comes_by {
+            let gpu = engine.gristmill(stream);
+            let layer = layer_on(&gpu, format, n, k);
+            let x = DeviceBuffer::of(&gpu, &x_of(1, k)).expect("memory");
+            let mut y = DeviceBuffer::<f32>::zeroed(&gpu, n).expect("memory");
+            let mut workspace = Workspace::new();
+            let mut run = || layer.forward_on_device(DeviceInput::F32(&x), 1, None, &mut y, &mut workspace);
+            run().expect("makes what memory it needs");
+            let graph = gpu.capture(&mut run).expect("captured");
+            graph.launch().expect("launches");
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begins");
+            drop((graph, layer, x, y, workspace, gpu));
+            assert!(cuda::give_back() > 0, "{what}: not yet");
+            let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+            stream.end_capture(flags).expect("nothing broke it");
+            comes_by();
+            assert_eq!(cuda::give_back(), 0, "{what}");
+            assert_eq!(unused(), before, "{what}");
+        }
+    });
 }
 
 /// The fault of what should be refused.

@@ -4,7 +4,6 @@ use crate::observe::Transfer;
 use crate::run::launch::Tally;
 use cudarc::driver::CudaGraph;
 use std::any::Any;
-use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -23,10 +22,6 @@ pub(super) struct Held {
 pub(super) struct Capture {
     /// Set while a capture is under way. Who captures has set it itself, so that for all others a look will do.
     pub(super) under_way: AtomicBool,
-    /// Memory that was given up while an engine captured its stream, freed when it does not any more.
-    pub(super) later: Mutex<Vec<u64>>,
-    /// Graphs that were dropped while an engine captured its stream, destroyed when somebody has waited for that.
-    graphs: Mutex<Vec<Dropped>>,
     /// Locked while something is enqueued: `stream.rs`.
     state: Mutex<Option<State>>,
 }
@@ -63,16 +58,6 @@ impl Capture {
     pub(super) fn state(&self) -> MutexGuard<'_, Option<State>> {
         // What is in there is whole whenever the lock is free.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a graph for the next who waits for the stream.
-    pub(super) fn keep(&self, dropped: Dropped) {
-        self.graphs.lock().unwrap_or_else(PoisonError::into_inner).push(dropped);
-    }
-
-    /// The graphs that were kept.
-    pub(super) fn kept(&self) -> Vec<Dropped> {
-        take(&mut *self.graphs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Does something with the state of this thread's capture, if it has one.

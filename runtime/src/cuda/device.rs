@@ -396,7 +396,6 @@ impl Drop for Gpu {
         if self.engine_captures().unwrap_or(false) {
             return;
         }
-        self.free_what_waits();
         // What was enqueued must not outlive what it uses; an error was reported to whoever waited, or to nobody.
         let _ = self.stream.synchronize();
     }

@@ -39,7 +39,9 @@ impl Gpu {
     ///
     /// # Safety
     /// `stream` is null or a stream that was not destroyed, and is not until everything that was made with this `Gpu` has been
-    /// dropped: handles, buffers, workspaces and graphs. `context` may be any value: it is only compared.
+    /// dropped: handles, buffers, workspaces and graphs. What of it is dropped while the stream is captured counts as dropped when
+    /// [`give_back`](super::give_back) has been called behind the capture, and has left nothing. `context` may be any value: it is only
+    /// compared.
     pub unsafe fn of_engine(
         index: u32,
         context: *mut c_void,
@@ -134,6 +136,7 @@ impl Gpu {
     }
 
     fn on_stream(index: u32, stream: &Arc<CudaStream>) -> Result<Arc<Gpu>, Error> {
+        super::kept::give_back();
         let profile = probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
         let failed = |error: DriverError| Error::Gpu(Box::new(GpuFailure::new(index, None, OPENING, error)));
         let (context, raw) = (stream.context(), stream.cu_stream());

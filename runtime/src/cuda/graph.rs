@@ -4,6 +4,7 @@
 use super::capture::{Captured, Dropped, Held, State};
 use super::context::Found;
 use super::device::Gpu;
+use super::kept::{self, What};
 use crate::device::Device;
 use crate::error::Error;
 use crate::observe::{Cache, Transfer, looked_up, observer};
@@ -52,7 +53,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn end(gpu: &Gpu) -> (Result<Option<CudaGraph>, Error>, Held) {
+fn end(gpu: &Arc<Gpu>) -> (Result<Option<CudaGraph>, Error>, Held) {
     let _found = Found::now();
     let mut locked = gpu.capture.state();
     let graph = gpu.stream().end_capture(CUgraphInstantiate_flags(0));
@@ -69,14 +70,16 @@ fn end(gpu: &Gpu) -> (Result<Option<CudaGraph>, Error>, Held) {
 
 impl Dropped {
     /// Destroys it when it does not run any more, and not in a capture.
-    fn destroy(self, gpu: &Gpu) {
+    pub(super) fn destroy(self, gpu: &Arc<Gpu>) {
         loop {
             // An error besides that of a capture means that the device is lost, and nothing runs.
             let waited = gpu.synchronize();
             match &mut *gpu.capture.state() {
                 Some(state) => return state.dropped.push(self),
                 // An engine's capture ends when the engine ends it, which may be this thread.
-                None if gpu.engine_captures().unwrap_or(false) => return gpu.capture.keep(self),
+                None if gpu.engine_captures().unwrap_or(false) => {
+                    return kept::keep(gpu, What::Graph(self));
+                }
                 // The capture that was in the way has ended.
                 None if matches!(waited, Err(Error::Capturing { .. })) => {}
                 None => break,
@@ -147,21 +150,14 @@ impl Gpu {
         self.capture.of_this_thread(|state| state.held.memory.push(memory()));
     }
 
-    /// Destroys graphs that were dropped while an engine captured its stream. The stream is not locked, and nobody captures.
-    pub(super) fn destroy_kept(&self) {
-        if self.lent {
-            self.capture.kept().into_iter().for_each(|dropped| dropped.destroy(self));
-        }
-    }
-
     /// Frees memory behind what was enqueued; in a capture, whoever's it is, once that has ended, since freeing would become
     /// a part of the graph.
-    pub(super) fn free(&self, address: u64) {
+    pub(super) fn free(self: &Arc<Gpu>, address: u64) {
         let mut state = self.capture.state();
         match &mut *state {
             Some(state) => state.given_up.push(address),
             // Freeing would become a part of the engine's graph, or end its capture.
-            None if self.engine_captures().unwrap_or(false) => self.free_later(address),
+            None if self.engine_captures().unwrap_or(false) => kept::keep(self, What::Memory(address)),
             None => self.free_now(address),
         }
     }

@@ -9,9 +9,8 @@ use crate::observe::{Allocation, observer};
 use cudarc::driver::DriverError;
 use cudarc::driver::result::{free_async, free_sync, malloc_sync, mem_pool};
 use cudarc::driver::sys::CUmemPool_attribute;
-use std::mem::take;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 /// What this process holds of a device's memory through gristmill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +45,7 @@ pub struct Pool {
 impl Gpu {
     /// Memory of so many bytes, more than none, whose contents mean nothing: its address.
     pub(super) fn allocate(&self, bytes: usize) -> Result<u64, Error> {
+        super::kept::give_back();
         let observer = observer();
         let allocate = |stream| {
             // Asked for under the lock of the stream, whose pool it is: nobody else allocates in between.
@@ -94,19 +94,6 @@ impl Gpu {
         };
         // Whoever drops memory can't be told; a lost device is remembered, and the next call says so.
         let _: Result<(), Error> = free();
-    }
-
-    /// Frees memory when the engine captures its stream no more.
-    pub(super) fn free_later(&self, address: u64) {
-        self.capture.later.lock().unwrap_or_else(PoisonError::into_inner).push(address);
-    }
-
-    /// Frees what was kept for later. The stream is locked, and not captured.
-    pub(super) fn free_what_waits(&self) {
-        if self.lent {
-            let waiting = take(&mut *self.capture.later.lock().unwrap_or_else(PoisonError::into_inner));
-            waiting.into_iter().for_each(|address| self.free_now(address));
-        }
     }
 
     /// What is held of the device's memory.

@@ -19,6 +19,7 @@ impl Gpu {
     /// [`Error::NoGpu`] with the reason; [`Error::Gpu`], also where the device's primary context was lost earlier and another
     /// library of the process still holds it.
     pub fn open(index: u32) -> Result<Arc<Gpu>, Error> {
+        super::kept::give_back();
         let profile = probe::detect(index).map_err(|why| Error::NoGpu { index, why })?;
         // The list is whole whenever the lock is free, even after a panic elsewhere.
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

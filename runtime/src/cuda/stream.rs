@@ -79,7 +79,6 @@ impl Gpu {
         if self.engine_captures()? {
             return Err(self.capturing(what));
         }
-        self.free_what_waits();
         let done = act(self.stream().cu_stream());
         drop(state);
         Ok(done)
@@ -94,10 +93,10 @@ impl Gpu {
         doing: &'static str,
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
+        super::kept::give_back();
         let (behind, enqueued) = self.with_event(what, kernel, doing, Behind::LATER, act)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
-        self.destroy_kept();
         self.check(kernel, doing, enqueued.and(waited))
     }
 

@@ -86,6 +86,7 @@ impl Gpu {
         transfer: Transfer,
         copy: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
+        super::kept::give_back();
         let (what, doing) = words(transfer.kind);
         let watched = Watched::of(transfer);
         // The driver copies ordinary memory while it is called, when the stream has come to it: nobody else could enqueue until then.
@@ -93,7 +94,6 @@ impl Gpu {
         let (behind, enqueued) = self.with_event(what, None, doing, how, copy)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
-        self.destroy_kept();
         self.check(None, doing, enqueued.and(waited))?;
         if let Some(watched) = watched {
             watched.taken();
