@@ -201,13 +201,13 @@ fn each_reason_is_another_and_says_what_helps() -> Result<(), Error> {
         ),
         (
             plain(device((8, 0), (12, 9)), 64)?,
-            Reason::DriverTooOld { found: at(12, 9), needed: at(13, 0) },
+            Reason::DriverTooOld { cc: (8, 0), found: at(12, 9), needed: at(13, 0) },
             "supports CUDA 13.0, or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86`",
         ),
         (
             plain(device((9, 0), (12, 7)), 64)?,
-            Reason::DriverTooOld { found: at(12, 7), needed: at(12, 8) },
-            "the driver supports 12.7",
+            Reason::DriverTooOld { cc: (9, 0), found: at(12, 7), needed: at(12, 8) },
+            "naming its libnvrtc.so.12, and GRISTMILL_CUDA_ARCHS=90a",
         ),
         (
             plain(device((7, 0), (13, 0)), 64)?,

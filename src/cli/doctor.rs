@@ -3,9 +3,9 @@
 
 use super::error::{CliError, Outcome};
 use super::json::print_json;
-use gristmill::registry::CudaBuild;
+use gristmill::registry::{Code, CudaBuild};
 use gristmill::vocab::CudaArch;
-use gristmill::{CpuProfile, REGISTRY, Topology};
+use gristmill::{CpuProfile, CudaVersion, REGISTRY, Topology};
 use gristmill_codegen::cuda::settings::{self, Settings};
 use gristmill_codegen::cuda::toolchain::{
     Driver, DriverError, PIP_LINE, PIP_LINE_12, PIP_TOOLS_LINE, probe_driver,
@@ -143,10 +143,8 @@ fn advice(
     let mut lines: Vec<String> = bad_settings.into_iter().collect();
     let old_driver = driver.as_ref().ok().filter(|driver| driver.version < NEWER_CODE);
     match (&discovery.found, REGISTRY.cuda) {
-        (None, _) if old_driver.is_some() => {
-            lines.push(format!("compiler without root rights, about 200 MB, into the active Python environment, the last whose code this driver takes: {PIP_LINE_12}"));
-        }
         (None, _) => {
+            // PTX of this one, which is given an older version, is compiled by every driver.
             lines.push(format!("compiler without root rights, about 350 MB, into the active Python environment: {PIP_LINE}"));
             lines.push(format!("tools that look into images, only for the tests: {PIP_TOOLS_LINE}"));
         }
@@ -159,27 +157,31 @@ fn advice(
         ),
         (Some(_), CudaBuild::Built { .. }) => {}
     }
-    if let (Some(driver), Some(found)) = (old_driver, &discovery.found)
-        && found.version().is_some_and(|version| i32::from(version.major) * 1000 >= NEWER_CODE)
+    // With nvcc there is an assembler, by which PTX is given a version that every driver compiles.
+    if let (Some(driver), Some(Toolchain::Nvrtc(found))) = (old_driver, &discovery.found)
+        && i32::from(found.version.major) * 1000 >= NEWER_CODE
     {
         lines.push(format!(
-            "the driver supports CUDA {}, and takes no machine code of a newer compiler (only PTX, where there is some): update it, or {PIP_LINE_12} and {}=.../libnvrtc.so.12",
+            "the driver supports CUDA {}, and takes neither machine code nor PTX of this compiler by itself: update the driver, or give the build nvcc, whose PTX every driver compiles ({PIP_LINE}), or the last compiler whose machine code this driver takes ({PIP_LINE_12}, {}=.../libnvrtc.so.12 and {}={})",
             cuda_version(driver.version),
-            settings::NVRTC
+            settings::NVRTC,
+            settings::ARCHS,
+            archs_of(driver)
         ));
     }
-    let CudaBuild::Built { architectures, .. } = REGISTRY.cuda else { return lines };
+    if !matches!(REGISTRY.cuda, CudaBuild::Built { .. }) {
+        return lines;
+    }
     match driver {
         Ok(driver) => {
-            for device in &driver.devices {
-                if !architectures.iter().any(|arch| arch.runs_on(device.cc)) {
-                    lines.push(format!(
-                        "no machine code for {}: {}={} cargo build --release --features cuda",
-                        device.name,
-                        settings::ARCHS,
-                        CudaArch::of_device(device.cc)
-                    ));
-                }
+            let version = CudaVersion::from_number(u32::try_from(driver.version).unwrap_or_default());
+            for device in driver.devices.iter().filter(|device| !is_served(device.cc, version)) {
+                lines.push(format!(
+                    "this binary has kernels without an image for {} and its driver: {}={} cargo build --release --features cuda",
+                    device.name,
+                    settings::ARCHS,
+                    CudaArch::of_device(device.cc)
+                ));
             }
         }
         Err(DriverError::Absent(_)) => {
@@ -188,6 +190,28 @@ fn advice(
         Err(DriverError::Stub | DriverError::NoDevice | DriverError::Failed { .. }) => {}
     }
     lines
+}
+
+/// Whether every kernel that is for such a device has an image that it is given by such a driver, machine code or PTX. PTX serves as well.
+fn is_served(cc: (u8, u8), driver: CudaVersion) -> bool {
+    let mut codes = REGISTRY.entries.iter().filter_map(|entry| match &entry.code {
+        Code::Cuda(code) if code.min_cc <= cc => Some(code),
+        _ => None,
+    });
+    codes.all(|code| {
+        // One that another architecture alone has is no loss here.
+        let is_for = |image: &gristmill::registry::CudaImage| !image.arch.specific || image.arch.runs_on(cc);
+        !code.images.iter().any(is_for) || code.images.iter().any(|image| image.serves(cc, driver))
+    })
+}
+
+/// The architectures of a driver's devices, as a build takes them.
+fn archs_of(driver: &Driver) -> String {
+    let mut archs: Vec<CudaArch> =
+        driver.devices.iter().map(|device| CudaArch::of_device(device.cc)).collect();
+    archs.sort_unstable();
+    archs.dedup();
+    archs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn archs(toolchain: &Toolchain) -> String {

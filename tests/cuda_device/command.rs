@@ -42,6 +42,34 @@ fn command_with(
     (code.unwrap_or_else(|| panic!("{arguments:?}: {}: {text}", output.status)), text)
 }
 
+/// NVRTC alone can't give PTX an older version: what then serves an old driver is named, with the architecture of its device.
+#[test]
+fn doctor_knows_what_an_old_driver_needs() {
+    let name = "doctor_knows_what_an_old_driver_needs";
+    let nvrtc = std::env::var_os("GRISTMILL_NVCC").map(std::path::PathBuf::from);
+    let nvrtc = nvrtc.and_then(|nvcc| Some(nvcc.parent()?.parent()?.join("lib/libnvrtc.so.13")));
+    let Some(nvrtc) = nvrtc.filter(|library| library.exists() && can_run(name)) else {
+        println!("SKIPPED: {name}: GRISTMILL_NVCC names no toolkit with NVRTC 13");
+        return;
+    };
+    let units = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-handle-units");
+    let doctor = |settings: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+        command.arg("doctor").env_remove("GRISTMILL_NVCC").env_remove("GRISTMILL_NO_SKIP");
+        command.env("GRISTMILL_NVRTC", &nvrtc).env("LD_LIBRARY_PATH", fake_driver());
+        command.env("GRISTMILL_GPU_FAKE", settings).env("GRISTMILL_GPU_FAKE_UNITS", &units);
+        let output = command.output().expect("it starts");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = doctor("sm_75,driver=12040");
+    assert!(text.contains("nvidia-cuda-nvrtc-cu12==12.9.86, GRISTMILL_NVRTC=.../libnvrtc.so.12"), "{text}");
+    assert!(text.contains("and GRISTMILL_CUDA_ARCHS=75)"), "{text}");
+    // This binary's images serve it, by PTX.
+    assert!(!has_images() || !text.contains("this binary has kernels without an image"), "{text}");
+    let text = doctor("sm_75,driver=13000");
+    assert!(!text.contains("what to do"), "{text}");
+}
+
 #[test]
 fn the_command_runs_there() {
     let explain = ["explain", "matmul", "--format", "i2_s", "--device", "cuda:0", "--shape", "1x256x256"];
@@ -84,7 +112,7 @@ fn the_command_runs_there() {
         let (code, text) = command_on(&format!("{},driver=12080", settings()), &["doctor"], Some(&units));
         assert_eq!(code, 0, "{text}");
         assert!(text.contains("supports CUDA up to 12.8"), "{text}");
-        assert!(text.contains("pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86"), "{text}");
+        assert!(!text.contains("what to do"), "its PTX serves: {text}");
     }
     for format in ["i2_s", "int8_row"] {
         let (code, text) =

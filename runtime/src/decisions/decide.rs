@@ -309,7 +309,9 @@ impl Prepared {
         match image_for(code.images, gpu.cc, gpu.driver) {
             Ok(_) => None,
             Err(NoImage::Architecture { built }) => Some(Reason::ArchitectureNotBuilt { cc: gpu.cc, built }),
-            Err(NoImage::Driver { needed }) => Some(Reason::DriverTooOld { found: gpu.driver, needed }),
+            Err(NoImage::Driver { needed }) => {
+                Some(Reason::DriverTooOld { cc: gpu.cc, found: gpu.driver, needed })
+            }
         }
     }
 

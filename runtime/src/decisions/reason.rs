@@ -163,6 +163,8 @@ pub enum Reason {
     },
     /// The image for this GPU is newer than its driver.
     DriverTooOld {
+        /// The GPU's compute capability.
+        cc: (u8, u8),
         /// The CUDA that the driver supports.
         found: CudaVersion,
         /// The CUDA that the image needs.
@@ -271,15 +273,13 @@ impl Reason {
                     built.iter().chain([&CudaArch::of_device(*cc)]).map(ToString::to_string).collect();
                 Some(format!("GRISTMILL_CUDA_ARCHS={} cargo build --features cuda", archs.join(",")))
             }
-            Reason::DriverTooOld { needed, .. } => {
-                let mut help = format!("update the NVIDIA driver to one that supports CUDA {needed}");
-                if needed.major >= 13 {
-                    // The last NVRTC whose machine code is of the older kind.
-                    help += ", or build with `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86` \
-                             and GRISTMILL_NVRTC naming its libnvrtc.so.12";
-                }
-                Some(help)
-            }
+            // The last NVRTC whose machine code is of the older kind. Its PTX is for newer drivers, so that the architecture is to be named.
+            Reason::DriverTooOld { cc, needed, .. } => Some(format!(
+                "update the NVIDIA driver to one that supports CUDA {needed}, or build with \
+                 `pip install --no-deps nvidia-cuda-nvrtc-cu12==12.9.86`, GRISTMILL_NVRTC naming its libnvrtc.so.12, \
+                 and GRISTMILL_CUDA_ARCHS={}",
+                CudaArch::of_device(*cc)
+            )),
             Reason::DeviceAbsent { .. } => Some(String::from("ask for device `cpu`")),
             Reason::FeaturesMissing { .. } => None,
             Reason::PartialBlock { elements, k } => {
@@ -367,7 +367,7 @@ impl std::fmt::Display for Reason {
             Reason::ArchitectureNotBuilt { cc, built } => {
                 write!(f, "no image for compute capability {}.{}: built for {}", cc.0, cc.1, List(built))
             }
-            Reason::DriverTooOld { found, needed } => {
+            Reason::DriverTooOld { found, needed, .. } => {
                 write!(f, "its image needs CUDA {needed}, the driver supports {found}")
             }
             Reason::DeviceAbsent { device } => write!(f, "device {device} is not there"),

@@ -68,6 +68,12 @@ pub(crate) enum NoImage {
 }
 
 impl CudaImage {
+    /// Whether a device of this compute capability is given it by a driver of this version: machine code of its generation, and PTX that
+    /// the driver compiles.
+    pub fn serves(&self, cc: (u8, u8), driver: CudaVersion) -> bool {
+        self.fits(cc) && self.driver <= driver
+    }
+
     /// Whether it is for such a device.
     fn fits(&self, cc: (u8, u8)) -> bool {
         if self.ptx && !self.arch.specific { self.arch.cc() <= cc } else { self.arch.runs_on(cc) }
@@ -91,7 +97,7 @@ pub(crate) fn image_for(
     cc: (u8, u8),
     driver: CudaVersion,
 ) -> Result<&'static CudaImage, NoImage> {
-    let serving = images.iter().filter(|image| image.fits(cc) && image.driver <= driver);
+    let serving = images.iter().filter(|image| image.serves(cc, driver));
     if let Some(best) = serving.max_by_key(|image| image.rank(cc)) {
         return Ok(best);
     }
@@ -115,7 +121,7 @@ pub(crate) fn images_for(
 ) -> Result<Vec<&'static CudaImage>, NoImage> {
     image_for(images, cc, driver)?;
     let mut ranked: Vec<&'static CudaImage> =
-        images.iter().filter(|image| image.fits(cc) && image.driver <= driver).collect();
+        images.iter().filter(|image| image.serves(cc, driver)).collect();
     ranked.sort_by_key(|image| std::cmp::Reverse(image.rank(cc)));
     Ok(ranked)
 }
