@@ -73,6 +73,18 @@ impl Options {
         let default = if config.experts.is_some() { DEFAULT_BATCH_OF_EXPERTS } else { DEFAULT_BATCH };
         Ok(self.batch.unwrap_or(default).clamp(1, self.context(config)?))
     }
+
+    /// What the layers of a model are asked to be, whether they are loaded or planned.
+    ///
+    /// # Errors
+    /// Variables of the environment that can't be understood.
+    pub fn layers<'t>(&self, model: &Model, threads: &'t Threads) -> Result<LayerOptions<'t>, Error> {
+        let mut layers = LayerOptions::new(threads);
+        layers.linear.restrict = Some(restricted(self.isa)?);
+        layers.linear.tuning = Some(Arc::new(tuned(model.registry())?));
+        layers.linear.working_set = Some(model.file().working_set());
+        Ok(layers)
+    }
 }
 
 /// A model that is loaded.
@@ -163,11 +175,8 @@ impl Decoder {
         options.cache.check(&config)?;
         let batch = options.batch(&config)?;
         let threads = Threads::new(options.threads)?;
-        let mut layers = LayerOptions::new(&threads);
-        let restrict = restricted(options.isa)?;
-        layers.linear.restrict = Some(restrict.clone());
-        layers.linear.tuning = Some(Arc::new(tuned(model.registry())?));
-        layers.linear.working_set = Some(model.file().working_set());
+        let layers = options.layers(&model, &threads)?;
+        let restrict = layers.linear.restrict.clone().unwrap_or_default();
         let weights = Weights::load(&config, &model, options.head.as_deref(), &layers)?;
         let buffers = Buffers::new(&config, &weights, batch, &threads)?;
         let turns = turns(&config, weights.rope_freqs.as_deref(), context)?;
@@ -289,10 +298,7 @@ impl Buffers {
                 tokens: Vec::with_capacity(m),
                 inputs: make(embd)?,
                 pairs: match weights.mixtures().next() {
-                    Some(_) => {
-                        let shape = Shape { count: experts.count, ffn, embd };
-                        Pairs::new(m.saturating_mul(experts.used), shape)?
-                    }
+                    Some(_) => Pairs::new(m.saturating_mul(experts.used), Shape::of(config, experts.count))?,
                     None => Pairs::default(),
                 },
             },

@@ -41,9 +41,15 @@ impl Source {
         }
     }
 
-    /// Its rows, where it is one of several.
-    pub fn rows(&self) -> Option<Range<usize>> {
-        self.stacked.map(|(index, _)| index * self.n..(index + 1) * self.n)
+    /// Its rows of the tensor.
+    fn rows(&self) -> Range<usize> {
+        let index = self.stacked.map_or(0, |(index, _)| index);
+        index * self.n..(index + 1) * self.n
+    }
+
+    /// Another one of those that are stacked in its tensor.
+    pub fn at(&self, index: usize) -> Source {
+        Source { stacked: self.stacked.map(|(_, count)| (index, count)), ..self.clone() }
     }
 
     /// What the file declares to be done to what a product with the matrix takes.
@@ -51,30 +57,71 @@ impl Source {
         model.transforms()?.of_inputs(&self.tensor)
     }
 
-    /// The matrix in its format, or its values where it is not quantized.
-    fn read<'m>(&self, model: &'m Model) -> Result<Matrix<'m>, Error> {
-        let Source { tensor, n, k, .. } = self;
-        Ok(match (model.tensor_type(tensor)?, self.rows()) {
-            (TensorType::Format(_) | TensorType::Tiled(_), Some(rows)) => {
-                Matrix::Format(model.matrix_rows(tensor, rows)?)
+    /// Name of the format that it is multiplied in; `None`: it is floats.
+    fn format(&self, model: &Model) -> Result<Option<&'static str>, Error> {
+        Ok(match model.tensor_type(&self.tensor)? {
+            TensorType::Format(resolved) => Some(resolved.format.name),
+            // Reading one that is imported as nothing is an error.
+            TensorType::Tiled(tiled) => {
+                Some(model.types().imported_as(self.k).map_or(tiled.layout.name(), |format| format.name))
             }
-            (TensorType::Format(_) | TensorType::Tiled(_), None) => {
-                Matrix::Format(model.matrix_rows(tensor, 0..*n)?)
-            }
-            (TensorType::Plain(_), rows) => {
-                let mut values = model.floats(tensor)?;
-                if let Some(rows) = rows {
-                    values.truncate(rows.end * k);
-                    values.drain(..rows.start * k);
-                }
-                // Once here instead of the activations each time: rows that were folded are taken back.
-                if let Some(transform) = self.transform(model) {
-                    transform.inverse(&mut values)?;
-                }
-                Matrix::Floats(values)
-            }
+            TensorType::Plain(_) => None,
         })
     }
+
+    /// Its values, where it is floats. Only these are read of a tensor of several matrices.
+    fn floats(&self, model: &Model) -> Result<Vec<f32>, Error> {
+        let Source { tensor, n, k, .. } = self;
+        // What is no tensor of floats is refused before there is memory for it.
+        model.floats_at(tensor, 0, &mut [])?;
+        let mut values = zeros("a matrix of floats", n.saturating_mul(*k))?;
+        model.floats_at(tensor, (self.rows().start * k) as u64, &mut values)?;
+        // Once here instead of the activations each time: rows that were folded are taken back.
+        if let Some(transform) = self.transform(model) {
+            transform.inverse(&mut values)?;
+        }
+        Ok(values)
+    }
+}
+
+/// Matrices that become one part of a [`Joint`].
+#[derive(Debug)]
+pub struct Group<'s> {
+    /// Neighbours of one format and one transform of the input, or one matrix of floats.
+    pub sources: &'s [Source],
+    /// Name of the format; `None`: floats.
+    pub format: Option<&'static str>,
+}
+
+impl Group<'_> {
+    /// Outputs of all of them.
+    pub fn n(&self) -> usize {
+        self.sources.iter().map(|source| source.n).sum()
+    }
+}
+
+/// The parts that matrices with one input become, in their order.
+///
+/// # Errors
+/// As for [`Source::check`].
+pub fn groups<'s>(model: &Model, sources: &'s [Source]) -> Result<Vec<Group<'s>>, Error> {
+    let mut formats = Vec::new();
+    for source in sources {
+        source.check(model)?;
+        formats.push(source.format(model)?);
+    }
+    let mut groups = Vec::new();
+    let mut first = 0;
+    for at in 0..sources.len() {
+        let goes_on = formats[at].is_some()
+            && formats.get(at + 1) == Some(&formats[at])
+            && sources[at + 1].transform(model) == sources[at].transform(model);
+        if !goes_on {
+            groups.push(Group { sources: &sources[first..=at], format: formats[at] });
+            first = at + 1;
+        }
+    }
+    Ok(groups)
 }
 
 /// Whether the tensor `name` has these dimensions, elements of a row first. Dimensions of 1 behind the others say nothing, and writers
@@ -96,11 +143,6 @@ pub fn check_dims(model: &Model, name: &str, expected: &[usize]) -> Result<(), E
 fn without_ones(dims: &[u64]) -> &[u64] {
     let end = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
     &dims[..end]
-}
-
-enum Matrix<'m> {
-    Format(QuantizedBuf<'m>),
-    Floats(Vec<f32>),
 }
 
 /// One product.
@@ -138,31 +180,16 @@ impl Joint {
     /// Reads the matrices and packs them.
     ///
     /// # Errors
-    /// As for [`Model::matrix_rows`], [`Model::floats`] and [`Linear::stacked`].
+    /// As for [`groups`], [`Model::matrix_rows`], [`Model::floats_at`] and [`Linear::stacked`].
     pub fn load(model: &Model, sources: &[Source], options: &LayerOptions<'_>) -> Result<Joint, Error> {
-        let mut joint = Joint { parts: Vec::new(), places: Vec::new(), n: 0, k: 0 };
-        let mut pending: Vec<(&Source, QuantizedBuf<'_>)> = Vec::new();
-        for source in sources {
-            source.check(model)?;
-            joint.k = source.k;
-            match source.read(model)? {
-                Matrix::Format(matrix) => {
-                    let unlike = |(first, of_first): &(&Source, QuantizedBuf<'_>)| {
-                        of_first.format().name != matrix.format().name
-                            || first.transform(model) != source.transform(model)
-                    };
-                    if pending.first().is_some_and(unlike) {
-                        joint.stack(model, &mut pending, options)?;
-                    }
-                    pending.push((source, matrix));
-                }
-                Matrix::Floats(values) => {
-                    joint.stack(model, &mut pending, options)?;
-                    joint.push(model, Product::Floats(values), &[source])?;
-                }
+        let k = sources.first().map_or(0, |source| source.k);
+        let mut joint = Joint { parts: Vec::new(), places: Vec::new(), n: 0, k };
+        for Group { sources, format } in groups(model, sources)? {
+            match (format, sources) {
+                (None, [source]) => joint.push(model, Product::Floats(source.floats(model)?), sources)?,
+                (_, sources) => joint.stack(model, sources, options)?,
             }
         }
-        joint.stack(model, &mut pending, options)?;
         Ok(joint)
     }
 
@@ -173,18 +200,11 @@ impl Joint {
         Joint { parts: vec![part], places: vec![(0, 0)], n, k }
     }
 
-    fn stack(
-        &mut self,
-        model: &Model,
-        pending: &mut Vec<(&Source, QuantizedBuf<'_>)>,
-        options: &LayerOptions<'_>,
-    ) -> Result<(), Error> {
-        if pending.is_empty() {
-            return Ok(());
-        }
-        let matrices: Vec<QuantizedMatrix<'_>> = pending.iter().map(|(_, matrix)| matrix.matrix()).collect();
+    fn stack(&mut self, model: &Model, sources: &[Source], options: &LayerOptions<'_>) -> Result<(), Error> {
+        let read = |source: &Source| model.matrix_rows(&source.tensor, source.rows());
+        let read: Vec<QuantizedBuf<'_>> = sources.iter().map(read).collect::<Result<_, _>>()?;
+        let matrices: Vec<QuantizedMatrix<'_>> = read.iter().map(QuantizedBuf::matrix).collect();
         let layer = Linear::stacked(model.registry(), &matrices, &options.linear, options.threads);
-        let sources: Vec<&Source> = pending.iter().map(|(source, _)| *source).collect();
         let layer = match sources.first().and_then(|source| source.transform(model)) {
             Some(transform) => layer.and_then(|layer| layer.transformed(transform.clone())),
             None => layer,
@@ -193,11 +213,10 @@ impl Joint {
             tensors: sources.iter().map(|source| source.tensor.clone()).collect(),
             error,
         })?;
-        pending.clear();
-        self.push(model, Product::Linear(Box::new(layer)), &sources)
+        self.push(model, Product::Linear(Box::new(layer)), sources)
     }
 
-    fn push(&mut self, model: &Model, product: Product, sources: &[&Source]) -> Result<(), Error> {
+    fn push(&mut self, model: &Model, product: Product, sources: &[Source]) -> Result<(), Error> {
         let (part, start) = (self.parts.len(), self.n);
         let mut n = 0;
         let mut bias = Vec::new();
@@ -295,10 +314,10 @@ impl Joint {
     }
 
     /// [`Joint::forward`] with what `prologue` makes of the rows `x`, and of those that its gate takes. Only where it
-    /// [fuses](Joint::fuses); parts that are floats are left as they were.
+    /// [fuses](Joint::fuses).
     ///
     /// # Errors
-    /// As for [`Linear::quantize_with`].
+    /// As for [`Linear::quantize_with`]; parts that are floats, which read nothing that is quantized.
     #[expect(clippy::too_many_arguments, reason = "operands and resources of a product")]
     pub fn forward_with(
         &self,
@@ -311,7 +330,11 @@ impl Joint {
         threads: &Threads,
     ) -> Result<(), Error> {
         for parts in self.inputs(m) {
-            let [Part { product: Product::Linear(first), start, .. }, ..] = parts else { continue };
+            let [Part { product: Product::Linear(first), start, .. }, ..] = parts else {
+                let why =
+                    "a prologue stands in front of a matrix of floats, which reads no quantized activations";
+                return Err(Error::Asked(why.to_owned()));
+            };
             let input = PrologueInput::new(x);
             let input = match up {
                 Some(up) => input.gate(up),
@@ -421,11 +444,11 @@ pub(crate) fn outputs<'j>(joints: impl IntoIterator<Item = &'j Joint>, m: usize)
 
 #[cfg(test)]
 mod tests {
-    use super::{Joint, Part};
+    use super::{Joint, Part, Product};
     use crate::error::Error;
     use gristmill::{
-        CpuProfile, Linear, LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Threads,
-        Workspace,
+        CpuProfile, Linear, LinearOptions, Prologue, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
+        Rows, Threads, Workspace,
     };
 
     const K: usize = 512;
@@ -469,6 +492,23 @@ mod tests {
                 assert_eq!(y[m * part.start..][..alone.len()], alone);
             }
         }
+        Ok(())
+    }
+
+    /// Floats read no quantized activations; what lay in the outputs before must not pass for theirs.
+    #[test]
+    fn a_prologue_in_front_of_floats_is_an_error() -> Result<(), Error> {
+        let threads = Threads::single();
+        let mut joint = Joint::of(layer("q8_0", 8, &threads)?);
+        joint.parts.push(Part { product: Product::Floats(vec![0.5; 2 * K]), start: 8, n: 2, bias: None });
+        (joint.n, joint.places) = (10, vec![(0, 0), (1, 0)]);
+        assert!(!joint.fuses());
+        let mut workspace = Workspace::for_all(joint.linears(), 1, &threads)?;
+        let (x, mut y) = ([0.5; K], [0.0; 10]);
+        let prologue = Prologue::new(K);
+        let rows = Rows::dense(&x);
+        let found = joint.forward_with(&prologue, rows, None, 1, &mut y, &mut workspace, &threads);
+        assert!(found.is_err_and(|error| error.to_string().contains("a matrix of floats")));
         Ok(())
     }
 }

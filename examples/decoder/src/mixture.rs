@@ -1,5 +1,6 @@
 //! The experts of a layer as stacks, where the file has them quantized: gate and up, and down.
 
+use crate::config::Config;
 use crate::error::{Error, zeros};
 use gristmill::gguf::{LayerOptions, Model, TensorType};
 use gristmill::{Experts, Recording, Threads, Workspace};
@@ -15,6 +16,13 @@ pub struct Shape {
     pub embd: usize,
 }
 
+impl Shape {
+    /// That of `count` experts of a model.
+    pub fn of(config: &Config, count: usize) -> Shape {
+        Shape { count, ffn: config.ffn, embd: config.embd }
+    }
+}
+
 /// All experts of a layer.
 #[derive(Debug)]
 pub struct Mixture {
@@ -24,35 +32,66 @@ pub struct Mixture {
     pub down: Experts,
 }
 
+/// Tensors that become one stack.
+#[derive(Debug)]
+pub struct Stacked<'t> {
+    /// Their names.
+    pub tensors: Vec<&'t str>,
+    /// Name of their format.
+    pub format: &'static str,
+    /// Outputs of an expert, of all of the tensors.
+    pub n: usize,
+    /// Inputs of an expert.
+    pub k: usize,
+}
+
+/// What the tensors of gate, up and down become: stacks, the last one that of down. `None` where one of them is not a quantized stack of
+/// just these matrices, or takes transformed activations: then experts are layers of their own.
+///
+/// # Errors
+/// As for [`Model::tensor_type`].
+pub fn stacked<'t>(
+    model: &Model,
+    [gate, up, down]: [&'t str; 3],
+    shape: Shape,
+) -> Result<Option<Vec<Stacked<'t>>>, Error> {
+    let Shape { count, ffn, embd } = shape;
+    let mut stacks: Vec<Stacked<'_>> = Vec::new();
+    for (tensor, n, k) in [(gate, ffn, embd), (up, ffn, embd), (down, embd, ffn)] {
+        let dims = [k, n, count].map(|dim| dim as u64);
+        let alone = model.file().tensor(tensor).is_none_or(|tensor| tensor.dims() != dims);
+        // Stacks take activations as they are; experts by themselves transform them.
+        let transformed = model.transforms().is_some_and(|of| of.of_inputs(tensor).is_some());
+        let format = match model.tensor_type(tensor)? {
+            TensorType::Format(resolved) if !alone && !transformed => resolved.format.name,
+            TensorType::Format(_) | TensorType::Tiled(_) | TensorType::Plain(_) => return Ok(None),
+        };
+        match stacks.last_mut().filter(|gate| tensor == up && gate.format == format) {
+            Some(gate) => {
+                gate.tensors.push(tensor);
+                gate.n += n;
+            }
+            None => stacks.push(Stacked { tensors: vec![tensor], format, n, k }),
+        }
+    }
+    Ok(Some(stacks))
+}
+
 impl Mixture {
-    /// Reads and packs the tensors of gate, up and down. `None` where one of them is not a quantized stack of just these
-    /// matrices, or takes transformed activations.
+    /// Reads and packs the tensors of gate, up and down, where they are [`stacked`].
     ///
     /// # Errors
-    /// As for [`Model::experts`].
+    /// As for [`stacked`] and [`Model::experts`].
     pub fn load(
         model: &Model,
-        [gate, up, down]: [&str; 3],
+        tensors: [&str; 3],
         shape: Shape,
         options: &LayerOptions<'_>,
     ) -> Result<Option<Mixture>, Error> {
-        let Shape { count, ffn, embd } = shape;
-        let mut formats = Vec::new();
-        for (name, n, k) in [(gate, ffn, embd), (up, ffn, embd), (down, embd, ffn)] {
-            let dims = [k, n, count].map(|dim| dim as u64);
-            let stacked = model.file().tensor(name).is_some_and(|tensor| tensor.dims() == dims);
-            // Stacks take activations as they are; experts by themselves transform them.
-            let transformed = model.transforms().is_some_and(|of| of.of_inputs(name).is_some());
-            match model.tensor_type(name)? {
-                TensorType::Format(resolved) if stacked && !transformed => formats.push(resolved.format.name),
-                TensorType::Format(_) | TensorType::Tiled(_) | TensorType::Plain(_) => return Ok(None),
-            }
-        }
-        let gate_up = match formats[0] == formats[1] {
-            true => vec![model.experts(&[gate, up], options)?],
-            false => vec![model.experts(&[gate], options)?, model.experts(&[up], options)?],
-        };
-        Ok(Some(Mixture { gate_up, down: model.experts(&[down], options)? }))
+        let Some(stacks) = stacked(model, tensors, shape)? else { return Ok(None) };
+        let load = |stack: &Stacked<'_>| model.experts(&stack.tensors, options);
+        let mut stacks: Vec<Experts> = stacks.iter().map(load).collect::<Result<_, _>>()?;
+        Ok(stacks.pop().map(|down| Mixture { gate_up: stacks, down }))
     }
 
     /// Its stacks.

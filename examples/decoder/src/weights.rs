@@ -26,8 +26,28 @@ pub struct LayerSources {
 pub enum FfnSources {
     /// Gate and up, then down.
     Dense([Vec<Source>; 2]),
-    /// The router, then those of each expert.
-    Experts(Vec<Source>, Vec<[Vec<Source>; 2]>),
+    /// Some for each token.
+    Experts(ExpertSources),
+}
+
+/// The matrices of experts.
+#[derive(Clone, Debug)]
+pub struct ExpertSources {
+    /// Gives a number for each expert.
+    pub router: Vec<Source>,
+    /// Gate and up, and down, of the first expert; those of the others are other rows of the same tensors.
+    pub first: [Vec<Source>; 2],
+    /// Experts.
+    pub count: usize,
+}
+
+impl ExpertSources {
+    /// Names of the tensors of gate, up and down.
+    pub fn tensors(&self) -> Option<[&str; 3]> {
+        let [gate_up, down] = &self.first;
+        let ([gate, up], [down]) = (&gate_up[..], &down[..]) else { return None };
+        Some([gate, up, down].map(|source| &source.tensor[..]))
+    }
 }
 
 impl LayerSources {
@@ -54,15 +74,9 @@ impl LayerSources {
                 let count = experts.count;
                 let router = source("ffn_gate_inp", count, embd)?;
                 let first = |name, n, k| stacked(name, n, k, Some((0, count)));
-                let gate = first("ffn_gate_exps", ffn, embd)?;
-                let up = first("ffn_up_exps", ffn, embd)?;
-                let down = first("ffn_down_exps", embd, ffn)?;
-                let expert = |index| {
-                    let [gate, up, down] = [&gate, &up, &down]
-                        .map(|first| Source { stacked: Some((index, count)), ..first.clone() });
-                    [vec![gate, up], vec![down]]
-                };
-                FfnSources::Experts(vec![router], (0..count).map(expert).collect())
+                let gate_up = vec![first("ffn_gate_exps", ffn, embd)?, first("ffn_up_exps", ffn, embd)?];
+                let first = [gate_up, vec![first("ffn_down_exps", embd, ffn)?]];
+                FfnSources::Experts(ExpertSources { router: vec![router], first, count })
             }
         };
         Ok(LayerSources {
@@ -76,14 +90,13 @@ impl LayerSources {
         })
     }
 
-    /// Every group of matrices that share their input.
+    /// Every group of matrices that share their input; of experts those of the first.
     pub fn groups(&self) -> Vec<&[Source]> {
         let mut groups: Vec<&[Source]> = vec![&self.qkv, &self.output];
         match &self.ffn {
             FfnSources::Dense([gate_up, down]) => groups.extend([&gate_up[..], &down[..]]),
-            FfnSources::Experts(router, experts) => {
-                groups.push(router);
-                groups.extend(experts.iter().flatten().map(|group| &group[..]));
+            FfnSources::Experts(ExpertSources { router, first: [gate_up, down], .. }) => {
+                groups.extend([&router[..], &gate_up[..], &down[..]]);
             }
         }
         groups
@@ -243,14 +256,13 @@ impl Expert {
 fn mixture(
     config: &Config,
     model: &Model,
-    experts: &[[Vec<Source>; 2]],
+    experts: &ExpertSources,
     options: &LayerOptions<'_>,
 ) -> Result<Option<Mixture>, Error> {
-    // All experts are rows of the same tensors.
-    let Some([gate_up, down]) = experts.first() else { return Ok(None) };
-    let ([gate, up], [down]) = (&gate_up[..], &down[..]) else { return Ok(None) };
-    let shape = Shape { count: experts.len(), ffn: config.ffn, embd: config.embd };
-    Mixture::load(model, [gate, up, down].map(|source| &source.tensor[..]), shape, options)
+    match experts.tensors() {
+        Some(tensors) => Mixture::load(model, tensors, Shape::of(config, experts.count), options),
+        None => Ok(None),
+    }
 }
 
 impl Layer {
@@ -283,17 +295,19 @@ impl Layer {
         let prologues = Prologues::new(config, [&attn_norm, &ffn_norm], sub_norms)?;
         let ffn = match &sources.ffn {
             FfnSources::Dense(dense) => Ffn::Dense(Expert::load(model, dense, options)?),
-            FfnSources::Experts(router, experts) => {
-                let router = Joint::load(model, router, options)?;
+            FfnSources::Experts(experts) => {
+                let router = Joint::load(model, &experts.router, options)?;
                 match mixture(config, model, experts, options)? {
                     Some(mixture) => Ffn::Mixture { router, mixture: Box::new(mixture) },
-                    None => Ffn::Experts {
-                        router,
-                        experts: experts
-                            .iter()
-                            .map(|expert| Expert::load(model, expert, options))
-                            .collect::<Result<_, _>>()?,
-                    },
+                    None => {
+                        let load = |index| {
+                            let at =
+                                |group: &Vec<Source>| group.iter().map(|first| first.at(index)).collect();
+                            Expert::load(model, &experts.first.each_ref().map(at), options)
+                        };
+                        let experts = (0..experts.count).map(load).collect::<Result<_, _>>()?;
+                        Ffn::Experts { router, experts }
+                    }
                 }
             }
         };
