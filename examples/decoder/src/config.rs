@@ -9,7 +9,7 @@ pub const MAX_HEAD: usize = 256;
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairs {
+pub enum RopePairs {
     /// 2i and 2i + 1 (`GGML_ROPE_TYPE_NORMAL`).
     Neighbours,
     /// i and i + half of them (`GGML_ROPE_TYPE_NEOX`).
@@ -42,7 +42,7 @@ pub struct Architecture {
     /// `general.architecture`, and the prefix of the other keys.
     pub name: &'static str,
     /// Rotation.
-    pub pairs: Pairs,
+    pub pairs: RopePairs,
     /// Feed-forward network.
     pub gate: Gate,
     /// Whether what attention and the gate give is normalized once more.
@@ -55,20 +55,21 @@ pub struct Architecture {
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
-    pairs: Pairs::Neighbours,
+    pairs: RopePairs::Neighbours,
     gate: Gate::Silu,
     sub_norms: false,
     head_norms: false,
     experts: false,
 };
-const BITNET: Architecture = Architecture { name: "bitnet", pairs: Pairs::Halves, sub_norms: true, ..LLAMA };
+const BITNET: Architecture =
+    Architecture { name: "bitnet", pairs: RopePairs::Halves, sub_norms: true, ..LLAMA };
 
 /// Every architecture that there is a forward pass for.
 pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
-    Architecture { name: "qwen2", pairs: Pairs::Halves, ..LLAMA },
-    Architecture { name: "qwen3", pairs: Pairs::Halves, head_norms: true, ..LLAMA },
-    Architecture { name: "qwen3moe", pairs: Pairs::Halves, head_norms: true, experts: true, ..LLAMA },
+    Architecture { name: "qwen2", pairs: RopePairs::Halves, ..LLAMA },
+    Architecture { name: "qwen3", pairs: RopePairs::Halves, head_norms: true, ..LLAMA },
+    Architecture { name: "qwen3moe", pairs: RopePairs::Halves, head_norms: true, experts: true, ..LLAMA },
     BITNET,
     Architecture { name: "bitnet-b1.58", gate: Gate::SquaredRelu, ..BITNET },
     Architecture { name: "bitnet-25", gate: Gate::SquaredRelu, ..BITNET },
@@ -85,9 +86,9 @@ pub fn architecture(name: &str) -> Result<&'static Architecture, Error> {
     })
 }
 
-/// Experts of a layer.
+/// How many experts a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Experts {
+pub struct ExpertCounts {
     /// How many there are.
     pub count: usize,
     /// How many of them a token goes through.
@@ -131,7 +132,7 @@ pub struct Config {
     /// Rotation.
     pub rope: Rope,
     /// Experts, where there are any.
-    pub experts: Option<Experts>,
+    pub experts: Option<ExpertCounts>,
 }
 
 impl Config {
@@ -192,7 +193,7 @@ impl Config {
                 if used > count {
                     return Err(keys.wrong("expert_used_count", format!("{used} of {count} experts")));
                 }
-                Some(Experts { count, used })
+                Some(ExpertCounts { count, used })
             }
             None if architecture.experts => return Err(keys.wrong("expert_count", "missing or 0".to_owned())),
             Some(count) => {

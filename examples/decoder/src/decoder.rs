@@ -2,10 +2,10 @@
 
 use crate::attention::Attention;
 use crate::cache::{Cache, CacheFormat};
-use crate::config::{Config, Experts};
+use crate::config::{Config, ExpertCounts};
 use crate::error::{Error, zeros};
 use crate::joint::{Joint, outputs};
-use crate::mixture::{self, Mixture, Pairs, Shape};
+use crate::mixture::{self, Mixture, PairBuffers, Shape};
 use crate::numerics::{add, add_scaled, gated, norm, norm_in_place, rotate, softmax};
 use crate::restrict::{restricted, tuned};
 use crate::weights::{Expert, Ffn, Layer, Weights};
@@ -134,7 +134,7 @@ struct Routing {
     /// Their inputs, one behind the other.
     inputs: Vec<f32>,
     /// For experts that are stacks.
-    pairs: Pairs,
+    pairs: PairBuffers,
 }
 
 /// Which logits are wanted.
@@ -298,8 +298,10 @@ impl Buffers {
                 tokens: Vec::with_capacity(m),
                 inputs: make(embd)?,
                 pairs: match weights.mixtures().next() {
-                    Some(_) => Pairs::new(m.saturating_mul(experts.used), Shape::of(config, experts.count))?,
-                    None => Pairs::default(),
+                    Some(_) => {
+                        PairBuffers::new(m.saturating_mul(experts.used), Shape::of(config, experts.count))?
+                    }
+                    None => PairBuffers::default(),
                 },
             },
         };
@@ -522,7 +524,7 @@ impl Pass<'_> {
         let Config { ffn, embd, experts: Some(sizes), .. } = *self.config else { return Ok(()) };
         let (m, threads) = (self.m, self.threads);
         let pairs = m * sizes.used;
-        let Routing { chosen, pairs: Pairs { list, wide, inner, out }, .. } = routing;
+        let Routing { chosen, pairs: PairBuffers { list, wide, inner, out }, .. } = routing;
         let chosen = &mut chosen[..pairs];
         // By rising number of the expert, so that a token's sum has one order whatever tokens are beside it.
         chosen.chunks_mut(sizes.used).for_each(|chosen| chosen.sort_unstable_by_key(|(expert, _)| *expert));
@@ -618,7 +620,7 @@ impl Pass<'_> {
 }
 
 /// For each token the experts with the greatest probabilities, which are then made to add up to 1. Of equals the first. Scores are finite.
-fn choose(scores: &mut [f32], sizes: Experts, chosen: &mut [(u32, f32)]) {
+fn choose(scores: &mut [f32], sizes: ExpertCounts, chosen: &mut [(u32, f32)]) {
     for (scores, chosen) in scores.chunks_mut(sizes.count).zip(chosen.chunks_mut(sizes.used)) {
         softmax(scores);
         let mut sum = 0.0;

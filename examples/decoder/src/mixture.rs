@@ -118,7 +118,7 @@ impl Mixture {
 
 /// What a batch needs on its way through the experts, for each pair of a token and one of its experts.
 #[derive(Debug, Default)]
-pub struct Pairs {
+pub struct PairBuffers {
     /// Numbers of the experts.
     pub list: Vec<u32>,
     /// Gate and up.
@@ -129,16 +129,16 @@ pub struct Pairs {
     pub out: Vec<f32>,
 }
 
-impl Pairs {
+impl PairBuffers {
     /// Room for `pairs`.
     ///
     /// # Errors
     /// Those of memory.
-    pub fn new(pairs: usize, shape: Shape) -> Result<Pairs, Error> {
+    pub fn new(pairs: usize, shape: Shape) -> Result<PairBuffers, Error> {
         let make = |width: usize| zeros("a batch", width.saturating_mul(pairs));
         let Shape { ffn, embd, .. } = shape;
         let list = zeros("a batch", pairs)?;
-        Ok(Pairs { list, wide: make(ffn.saturating_mul(2))?, inner: make(ffn)?, out: make(embd)? })
+        Ok(PairBuffers { list, wide: make(ffn.saturating_mul(2))?, inner: make(ffn)?, out: make(embd)? })
     }
 
     /// Bytes held.

@@ -3,7 +3,7 @@
 //! which is exact everywhere and slow on x86 processors without FMA), sums run in sixteen lanes, and nothing else of the system's libm
 //! is called. So logits are the same bits everywhere.
 
-use crate::config::{Gate, Pairs};
+use crate::config::{Gate, RopePairs};
 use multiversion::multiversion;
 
 /// Partial sums that a sum of many elements has: those of one register of 512 bits, or of several smaller ones.
@@ -130,12 +130,12 @@ pub fn softmax(x: &mut [f32]) {
 }
 
 /// Turns one head: pair `i` by the angle whose cosine and sine are `cos[i]` and `sin[i]`. Elements behind the pairs stay.
-pub fn rotate(pairs: Pairs, cos: &[f32], sin: &[f32], head: &mut [f32]) {
+pub fn rotate(pairs: RopePairs, cos: &[f32], sin: &[f32], head: &mut [f32]) {
     let count = cos.len();
     for (i, (cos, sin)) in cos.iter().zip(sin).enumerate() {
         let (a, b) = match pairs {
-            Pairs::Neighbours => (2 * i, 2 * i + 1),
-            Pairs::Halves => (i, i + count),
+            RopePairs::Neighbours => (2 * i, 2 * i + 1),
+            RopePairs::Halves => (i, i + count),
         };
         let (x, y) = (head[a], head[b]);
         head[a] = x * cos - y * sin;

@@ -1,7 +1,7 @@
 //! The cache: what is stored comes back, in the order that attention reads, from as many bytes as are announced.
 
 use decoder::cache::{BLOCK, Cache, CacheFormat, GROUP};
-use decoder::config::{Config, Pairs, Rope, architecture};
+use decoder::config::{Config, Rope, RopePairs, architecture};
 use decoder::error::Error;
 use gristmill::half::f16;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict, Threads};
@@ -12,7 +12,7 @@ const KV_HEADS: usize = 3;
 
 fn config(head: usize) -> Config {
     let architecture = architecture("llama").unwrap();
-    assert_eq!(architecture.pairs, Pairs::Neighbours);
+    assert_eq!(architecture.pairs, RopePairs::Neighbours);
     Config {
         architecture,
         layers: LAYERS,
