@@ -74,6 +74,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("unit-not-power-of-two", "a unit that would round"),
     ("unknown-key", "a key that does not exist"),
     ("unknown-name", "a name or word that does not exist"),
+    ("unquantized-gguf", "a format that claims the GGUF type id of a type without blocks"),
     ("unreachable-variant", "a variant that an earlier one always wins against"),
     ("unused-body", "a file of CUDA, C or C++ that no kernel names (warning)"),
     ("unused-field", "a field that nothing reads (warning)"),

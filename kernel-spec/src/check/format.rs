@@ -6,6 +6,23 @@ use crate::model::{Factor, Field, Format, Value};
 use crate::parse::format::{RawField, RawFormat};
 use crate::toml_walk::{At, Span};
 
+/// GGUF type ids of types without blocks, which every reader of such files knows (`ggml_type` of ggml).
+const UNQUANTIZED: [(u32, &str); 8] =
+    [(0, "f32"), (1, "f16"), (24, "i8"), (25, "i16"), (26, "i32"), (27, "i64"), (28, "f64"), (30, "bf16")];
+
+/// Reports GGUF type ids that are those of types without blocks: no tensor would be read as the format.
+pub(super) fn unquantized_ids(formats: &[RawFormat<'_>]) {
+    for format in formats {
+        let Some(id) = format.gguf else { continue };
+        if let Some((_, name)) = UNQUANTIZED.iter().find(|(known, _)| *known == id.value) {
+            let message = format!("`{}` claims GGUF type {}, which is {name}", format.name, id.value);
+            let error = format.file.error("unquantized-gguf", id.span, message);
+            let help = "leave `gguf` out of a format that GGUF files have no type for";
+            format.file.report(error.label("no format of blocks").help(help));
+        }
+    }
+}
+
 /// Reports GGUF type ids that two formats claim.
 pub(super) fn duplicate_ids(formats: &[RawFormat<'_>]) {
     for (index, format) in formats.iter().enumerate() {

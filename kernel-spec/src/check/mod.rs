@@ -61,6 +61,7 @@ fn check_into(sources: &[SourceFile], sink: &Sink) -> Option<SpecSet> {
     duplicates("import layout", raw.imports.iter().map(|r| (r.file, r.name)));
     import::names(&raw);
     duplicates("codebook", raw.codebooks.iter().map(|r| (r.file, r.name)));
+    format::unquantized_ids(&raw.formats);
     format::duplicate_ids(&raw.formats);
 
     let named = |name: &str| name.to_owned();
