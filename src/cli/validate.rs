@@ -13,22 +13,24 @@ use super::output;
 use super::run;
 use super::say::say;
 use super::table::{bytes, counted, measured};
-use gristmill::text::Printable;
+use gristmill::text::{Printable, PrintableLines};
 use gristmill::validate::{self, Baseline, LeftOut, Problem, Validation};
 use gristmill::{Quarantine, REGISTRY, Threads};
 use std::io::Write;
 use std::path::Path;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let quarantined = match &arguments.quarantine {
+    let quarantine = match &arguments.quarantine {
         Some(folder) if !arguments.here => return apart::run(arguments, folder, out),
         Some(folder) => {
+            apart::ends_with_its_parent()?;
             let quarantine = Quarantine::kept_in(folder)?;
             quarantine.mark_first_runs()?;
-            quarantine.kernels()
+            Some(quarantine)
         }
-        None => Vec::new(),
+        None => None,
     };
+    let quarantined = quarantine.as_ref().map(Quarantine::kernels).unwrap_or_default();
     let baseline = arguments.baseline.as_deref().map(read).transpose()?;
     let names: Vec<&str> = arguments.format.iter().map(String::as_str).collect();
     let library =
@@ -44,6 +46,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     };
     let threads = Threads::new(run::threads(arguments.threads))?;
     let validation = validate::validate(&REGISTRY, &options, &threads)?;
+    if let Some(error) = quarantine.and_then(|quarantine| quarantine.not_kept()) {
+        say(PrintableLines(&format!("{error}: what ends the program is not known for sure")));
+    }
     let printed = if arguments.json { print_json(out, &validation) } else { print(&validation, out) };
     match &arguments.save_baseline {
         Some(path) if validation.success => {
@@ -75,6 +80,20 @@ fn read(path: &Path) -> Result<Baseline, CliError> {
         let (path, found) = (path.display().to_string(), &baseline.schema);
         return Err(CliError::usage(
             format!("{} is no baseline: its schema is `{}`", Printable(&path), Printable(found)),
+            help,
+        ));
+    }
+    // Whatever takes time is slower than no time, and nothing takes less: the machine would be judged by what is wrong with the file.
+    if let Some(time) = baseline.times.iter().find(|time| !(time.seconds.is_normal() && time.seconds > 0.0)) {
+        let (path, kernel) = (path.display().to_string(), &time.kernel);
+        return Err(CliError::usage(
+            format!(
+                "{} is no baseline: `{}` with m={}: `seconds` is {:e}, expected a time above 0",
+                Printable(&path),
+                Printable(kernel),
+                time.m,
+                time.seconds
+            ),
             help,
         ));
     }

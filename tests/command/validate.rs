@@ -77,6 +77,62 @@ fn what_is_not_there_is_not_valid() {
     }
 }
 
+/// A file whose times are none condemns no machine.
+#[test]
+fn a_damaged_baseline_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let base = folder.path().join("base.json");
+    let line = format!("validate --format i2_s --rounds 1 --threads 1 --baseline {}", base.display());
+    for seconds in ["-1", "0", "1e-320"] {
+        let time = format!(
+            "{{\"kernel\":\"matmul.i2_s.scalar\",\"id\":\"00\",\"m\":1,\"n\":1024,\"k\":2048,\"threads\":1,\"seconds\":{seconds}}}"
+        );
+        let text = format!("{{\"schema\":\"gristmill baseline 1\",\"machine\":\"here\",\"times\":[{time}]}}");
+        std::fs::write(&base, text).expect("a file");
+        let ran = gristmill(words(&line)).code(1).complains("base.json is no baseline");
+        ran.complains("`matmul.i2_s.scalar` with m=1")
+            .complains("expected a time above 0")
+            .complains("help: ");
+    }
+}
+
+/// The processes that `parent` has started.
+#[cfg(target_os = "linux")]
+fn children_of(parent: u32) -> Vec<String> {
+    let all = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    all.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_validation_ends_with_the_program_that_started_it() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = format!("validate --rounds 1000000 --threads 1 --quarantine {}", folder.path().display());
+    let mut command = crate::common::command();
+    let mut parent =
+        command.args(words(&line)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let until = |what: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it takes a minute");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(&|| !children_of(parent.id()).is_empty());
+    let child = children_of(parent.id()).remove(0);
+    // SIGKILL: the parent can do nothing about its child any more.
+    parent.kill().expect("our own process");
+    parent.wait().expect("its end");
+    // Gone, or waited for by nobody.
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    };
+    until(&|| !lives());
+}
+
 /// The command with a kernel whose first instruction no processor has, and the kernel's name; `None` where decisions choose the portable one.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn with_an_illegal_kernel(folder: &std::path::Path) -> Option<(std::path::PathBuf, String)> {

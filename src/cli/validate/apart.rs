@@ -7,7 +7,7 @@ use crate::cli::error::{CliError, Outcome};
 use gristmill::Quarantine;
 use gristmill::text::Printable;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -31,8 +31,15 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
     let program = std::env::current_exe().map_err(CliError::file("find", Path::new("gristmill")))?;
     loop {
         let mut command = Command::new(&program);
-        command.args(words(arguments, folder)).stdin(Stdio::null()).stderr(Stdio::inherit());
-        let output = command.output().map_err(CliError::file("start", &program))?;
+        command.args(words(arguments, folder)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let started = command.stderr(Stdio::inherit()).spawn().and_then(|mut child| {
+            // Held until the child has ended: `ends_with_its_parent` waits for nothing else.
+            let held = child.stdin.take();
+            let output = child.wait_with_output();
+            drop(held);
+            output
+        });
+        let output = started.map_err(CliError::file("start", &program))?;
         let how = match end(output.status) {
             End::Code(code) => {
                 out.write_all(&output.stdout)?;
@@ -64,6 +71,22 @@ pub(super) fn run(arguments: &Arguments, folder: &Path, out: &mut dyn Write) -> 
             say(format_args!("{} is in quarantine: {}", Printable(&name), Printable(&kernel.why)));
         }
     }
+}
+
+/// Ends this process with the one that started it, however that ended: nobody would read what it finds, and its kernels would take the
+/// machine from whoever goes on. Standard input is a pipe of which the parent holds the other end, and which nobody writes to.
+///
+/// # Errors
+/// Where the system has no thread more.
+pub(super) fn ends_with_its_parent() -> Result<(), CliError> {
+    let wait = || {
+        // An error is no end of the parent, and there is nothing else to wait for then.
+        if io::copy(&mut io::stdin().lock(), &mut io::sink()).is_ok() {
+            std::process::exit(1);
+        }
+    };
+    let started = std::thread::Builder::new().name("gristmill-parent".to_owned()).spawn(wait);
+    started.map(drop).map_err(CliError::file("wait for the program that started", Path::new("gristmill")))
 }
 
 /// The command line of the process.

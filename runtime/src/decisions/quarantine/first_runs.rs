@@ -28,15 +28,39 @@ struct Marking {
 struct Running {
     file: File,
     marks: Vec<Mark>,
+    /// Why the last mark that could not be written is not there.
+    not_marked: Option<Error>,
 }
 
+/// Bytes that there must be room for when marking begins: more marks than there are threads of a common machine.
+const ROOM: usize = 4096;
+
 impl Running {
-    /// Writes the marks in place of those that the file has. A mark that can't be written is none: the run goes on, as it would without.
+    /// Whether the file can grow at all, found out before the first mark.
+    fn has_room(&mut self) -> std::io::Result<()> {
+        // Blank lines are no marks, should the program end now.
+        self.file.write_all(&[b'\n'; ROOM])?;
+        self.file.sync_data()?;
+        self.file.set_len(0)
+    }
+
+    /// Writes the marks in place of those that the file has.
     fn write(&mut self) -> std::io::Result<()> {
         let text = marks(&self.marks);
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(text.as_bytes())?;
         self.file.set_len(text.len() as u64)
+    }
+
+    /// The same as a run of a kernel begins or ends, which goes on where that fails: whoever asks is told.
+    fn write_for(&mut self, entry: &Entry, folder: &Path) {
+        if let Err(why) = self.write() {
+            self.not_marked = Some(Error::Quarantine {
+                path: folder.display().to_string(),
+                doing: "mark the first run of a kernel",
+                why: format!("{}: {why}", entry.name),
+            });
+        }
     }
 }
 
@@ -67,11 +91,19 @@ pub(super) fn begin_in(folder: &Folder) -> Result<(), Error> {
     }
     let process = Process::this().map_err(|why| refused(folder.path(), why))?;
     let (file, _) = folder.marked_by_this()?;
-    let running = Mutex::new(Running { file, marks: Vec::new() });
+    let mut running = Running { file, marks: Vec::new(), not_marked: None };
+    running.has_room().map_err(|why| refused(folder.path(), why.to_string()))?;
+    let running = Mutex::new(running);
     // Nobody else sets it, since they wait above.
     let _ = MARKING.set(Marking { folder: folder.path().to_owned(), process, running });
     set_marking();
     Ok(())
+}
+
+/// Why the last first run that could not be marked in `folder` was not; `None` where all were.
+pub(super) fn not_marked(folder: &Path) -> Option<Error> {
+    let marking = MARKING.get().filter(|marking| marking.folder == folder && marking.process.is_this())?;
+    marking.lock().not_marked.clone()
 }
 
 /// A kernel's first run in a class of shapes, marked until this is dropped.
@@ -100,7 +132,7 @@ fn mark(entry: &'static Entry, Shape { m, n, k }: Shape, class: u32) -> Option<F
     let mark = Mark { id: entry.id, kernel: entry.name.to_owned(), shape: [m, n, k] };
     let mut running = marking.lock();
     running.marks.push(mark);
-    let _ = running.write();
+    running.write_for(entry, &marking.folder);
     Some(FirstRun { marking, entry, shape: [m, n, k], class })
 }
 
@@ -114,7 +146,7 @@ impl Drop for FirstRun {
         if let Some(at) = running.marks.iter().position(of_this) {
             running.marks.swap_remove(at);
         }
-        let _ = running.write();
+        running.write_for(self.entry, &self.marking.folder);
         // What panicked is marked again.
         if !std::thread::panicking() {
             self.entry.counters.tried.fetch_or(self.class, Ordering::Relaxed);

@@ -92,7 +92,8 @@ impl Quarantine {
     /// It costs two small writes for each kernel and class of shapes, and in later runs the reading of a number. Forked children mark nothing.
     ///
     /// # Errors
-    /// [`Error::Quarantine`] where no folder keeps this quarantine, its file can't be made, or the program marks in another folder already.
+    /// [`Error::Quarantine`] where no folder keeps this quarantine, its file can't be made or the disk is full, or the program marks in another
+    /// folder already. Where the disk is full later, [`not_kept`](Quarantine::not_kept) says so.
     pub fn mark_first_runs(&self) -> Result<(), Error> {
         match &self.0.folder {
             Some(folder) => first_runs::begin_in(folder),
@@ -186,9 +187,11 @@ impl Quarantine {
         self.0.folder.as_ref().map(Folder::path)
     }
 
-    /// Why the last kernel that was added and could not be written to the folder is not there; `None` where all are.
+    /// Why the last kernel that was added and could not be written to the folder is not there, or else the last
+    /// [first run](Quarantine::mark_first_runs) of this program that could not be marked, as on a full disk; `None` where all are.
     pub fn not_kept(&self) -> Option<Error> {
-        self.0.not_kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let not_added = self.0.not_kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        not_added.or_else(|| first_runs::not_marked(self.folder()?))
     }
 
     pub(crate) fn count(&self) -> u64 {
