@@ -1,5 +1,6 @@
 //! `gristmill compare-backend`: our kernels and those of a C++ library on the same data.
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory::Need;
@@ -59,6 +60,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         let what = || format!("--m {m} --shape {n}x{k} of `{}`", format.name);
         need.check(what, "give fewer tokens with --m or less with --shape")?;
     }
+    // Each comparison reads the environment for itself; what of a tuning is set aside is said once.
+    Environment::read()?;
     let theirs = load(arguments.library.as_deref())?;
     let file = theirs.path();
     let oracle = Oracle::new(&REGISTRY)?;

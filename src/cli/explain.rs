@@ -8,7 +8,7 @@ use super::{external, gpu_kernels, request};
 use gristmill::gguf::TypeNumbers;
 use gristmill::registry::ImportInfo;
 use gristmill::runtime::import::{ImportError, Tiled};
-use gristmill::vocab::{DType, DeviceKind, Op};
+use gristmill::vocab::{DType, DeviceKind, Op, Serves};
 use gristmill::{Decision, Device, PrecisionMode, ProductMemory, REGISTRY, Request, Shape, Threads, json};
 use gristmill_records::decision;
 use serde::Serialize;
@@ -98,7 +98,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         working_set: arguments.working_set,
         threads: arguments.threads,
     };
-    let environment = Environment::read()?;
+    // As text, the answer itself says what is set aside.
+    let environment = if arguments.json { Environment::read()? } else { Environment::read_silently()? };
     let prepared = environment.prepare(&asked)?;
     let decision = prepared.decide_as_asked();
     names_are_known(&decision)?;
@@ -195,19 +196,33 @@ fn names_are_known(decision: &Decision<'_>) -> Result<(), CliError> {
     }
 }
 
-/// Of products; what else there is takes no memory of its own.
+/// Of products; what else there is takes no memory of its own, but its operands must have room.
 fn memory(decision: &Decision<'_>, asked: &Request<'_>) -> Result<Option<ProductMemory>, CliError> {
     match decision.memory(&Threads::single()) {
         Ok(memory) => Ok(Some(memory)),
         // A kernel that takes a shape which no memory has room for is no answer.
         Err(error) if decision.chosen().is_some() && asked.op.info().product => {
-            let Shape { m, n, k } = asked.shape;
-            let help =
-                "no memory has room for it: give a smaller --shape MxNxK (tokens, outputs, inner dimension)";
-            Err(CliError::usage(format!("--shape {m}x{n}x{k}: {error}"), help))
+            Err(too_large(asked.shape, error.to_string()))
+        }
+        Err(_) if decision.chosen().is_some() && asked.op.info().serves == Serves::Formats => {
+            let Shape { n, k, .. } = asked.shape;
+            let (_, format) = REGISTRY.format(asked.format)?;
+            let blocks =
+                format.tensor_bytes(n, k).map_err(|error| too_large(asked.shape, error.to_string()))?;
+            // f32 take more than the blocks; no allocation is larger than half the address space.
+            let floats = (n as u128) * (k as u128) * 4;
+            match floats.max(blocks as u128) > isize::MAX as u128 {
+                true => Err(too_large(asked.shape, format!("{n} rows of {k} f32 are {floats} bytes"))),
+                false => Ok(None),
+            }
         }
         Err(_) => Ok(None),
     }
+}
+
+fn too_large(Shape { m, n, k }: Shape, why: String) -> CliError {
+    let help = "no memory has room for it: give a smaller --shape MxNxK (tokens, outputs, inner dimension)";
+    CliError::usage(format!("--shape {m}x{n}x{k}: {why}"), help)
 }
 
 /// The decision, with what is to be known of the chosen kernel, and what of a tuning was not followed.

@@ -1,5 +1,6 @@
 //! `gristmill plan --devices`: which device each tensor of a model goes to.
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory;
@@ -48,7 +49,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let rooms = rooms(arguments)?;
     let model = Model::open_with(&arguments.file, types)?;
     let threads = Threads::single();
-    let plan = DevicePlan::new(&model, &LayerOptions::from_env(&threads), &rooms)?;
+    let options = LayerOptions { threads: &threads, linear: Environment::read()?.options() };
+    let plan = DevicePlan::new(&model, &options, &rooms)?;
     if arguments.json {
         let device = |(part, room): (&DevicePart, &DeviceRoom)| PlannedDevice {
             device: part.device.to_string(),

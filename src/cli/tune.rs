@@ -13,6 +13,7 @@ mod turns;
 pub use arguments::Arguments;
 
 use super::error::{CliError, Outcome};
+use super::say::say;
 use super::table::counted;
 use super::{output, progress, request};
 use arguments::Tuned;
@@ -58,7 +59,10 @@ fn existing(path: &Path) -> Result<(), CliError> {
     if !std::fs::metadata(path).is_ok_and(|old| old.is_file()) {
         return Ok(());
     }
-    text(path, std::fs::read(path).map_err(CliError::file("read", path))?)?;
+    let old = text(path, std::fs::read(path).map_err(CliError::file("read", path))?)?;
+    if !old.is_empty() && !old.ends_with('\n') {
+        say(format_args!("`{}` was cut off: its last line, which does not end, is not kept", path.display()));
+    }
     Ok(())
 }
 
@@ -132,6 +136,12 @@ fn on_gpu(arguments: &Arguments, formats: &[&'static FormatInfo]) -> Result<Vec<
 }
 
 fn check(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
+    if let Err(error) = std::fs::metadata(&arguments.out) {
+        return Err(CliError::usage(
+            format!("can't read `{}`: {error}", arguments.out.display()),
+            "--out names a file that `gristmill tune` wrote; without --check it writes one",
+        ));
+    }
     let tuning = Tuning::read(&arguments.out, &REGISTRY);
     print(&tuning, arguments.device, out)?;
     for aside in tuning.set_aside() {

@@ -74,9 +74,26 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
     tune(&file).code(0);
     let head: String =
         std::fs::read_to_string(&file)?.lines().take(2).map(|line| format!("{line}\n")).collect();
+    // What is no tuning file at all was not meant, and nobody goes on without it.
+    for content in ["", "\u{0}\u{1}nonsense", "{}\n"] {
+        std::fs::write(&file, content)?;
+        for line in
+            ["explain matmul --format i2_s", "plan tests/data/gguf/i2_s.gguf", "bench --quick --format i2_s"]
+        {
+            let ran = finished(command().args(words(line)).env("GRISTMILL_TUNING", &file).output()).code(1);
+            ran.complains("GRISTMILL_TUNING").complains("is no tuning file").complains("help: ");
+        }
+        gristmill(["tune", "--check", "--out", text(&file)]).code(1).says("does not begin with");
+    }
+    gristmill(["tune", "--check", "--out", text(&folder.path().join("nowhere"))])
+        .code(1)
+        .complains("nowhere")
+        .complains("help: ");
     let cases = [
-        (String::new(), "does not begin with"),
-        ("\u{0}\u{1}nonsense".to_owned(), "does not begin with"),
+        ("gristmill tuning 1\n".to_owned(), "classes of shapes are others"),
+        // Cut off, as on a full disk: 1.000 is the beginning of 1.5 too.
+        (format!("{head}matmul i2_s 0 1 {scalar}:1"), "the file was cut off here"),
+        (format!("{head}matmul i2_s 0 1 {scalar}:1e-300\n"), "is no kernel id and time"),
         ("gristmill tuning 3\n".to_owned(), "no line `cpu NAME`"),
         (format!("gristmill tuning 3\ncpu another\nmatmul i2_s 0 1 {scalar}:1\n"), "measured on `another`"),
         (format!("{head}matmul i2_s 0 1 0123456789abcdef:1\n"), "is not in this build; tune again"),
@@ -89,9 +106,20 @@ fn what_is_stale_or_broken_changes_nothing_but_is_told() -> Result<(), Box<dyn s
     ];
     for (content, why) in cases {
         std::fs::write(&file, &content)?;
-        explain(&file, "1x512x1024").code(0).says(&chosen).says(why);
+        let explained = explain(&file, "1x512x1024").code(0).says(&chosen).says(why);
+        assert_eq!(explained.stderr, "", "{why}");
+        // The others say it in one line beside what they print.
+        let plan =
+            command().args(words("plan tests/data/gguf/i2_s.gguf")).env("GRISTMILL_TUNING", &file).output();
+        let plan = finished(plan).code(0).complains(why).complains("gristmill tune --check --out");
+        assert_eq!(plan.stderr.lines().count(), 1, "{}", plan.stderr);
         gristmill(["tune", "--check", "--out", text(&file)]).code(1).says(why);
     }
+    // What was cut off does not become whole by what is added to the file.
+    std::fs::write(&file, format!("{head}matmul i2_s 0 1 {scalar}:1"))?;
+    let line = "tune --quick --hot --format q4_0 --op dequantize --threads 1 --out";
+    gristmill(words(line).into_iter().chain([text(&file)])).code(0).complains("was cut off");
+    gristmill(["tune", "--check", "--out", text(&file)]).code(0).says("1 line of it can be used here");
     // Who asked for a tuning is told that there is none.
     explain(&folder.path().join("nowhere"), "1x512x1024")
         .code(1)

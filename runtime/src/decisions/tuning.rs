@@ -43,6 +43,12 @@ const HEAD: &str = "gristmill tuning 3";
 const ONE_THREAD_HEAD: &str = "gristmill tuning 2";
 /// The same of files whose classes of shapes were other ones.
 const OLD_HEAD: &str = "gristmill tuning 1";
+/// What the first line of every version begins with.
+const NAME: &str = "gristmill tuning ";
+
+/// Least microseconds that a line may say: the three digits behind the point that [`Tuning::text`] writes show no less. No kernel is
+/// done in less than a nanosecond.
+const LEAST_US: f64 = 0.001;
 
 /// Fewer threads than there are have to be that many times as fast to be preferred: below it is noise.
 const FEWER_PAYS: f64 = 1.05;
@@ -159,14 +165,18 @@ impl Tuning {
     /// [`set_aside`](Tuning::set_aside).
     ///
     /// # Errors
-    /// [`Error::Environment`] where it names a file that can't be read or is larger than [`LARGEST`](Tuning::LARGEST): who
-    /// asked for measured orders is told that there are none.
+    /// [`Error::Environment`] where it names a file that can't be read, is larger than [`LARGEST`](Tuning::LARGEST) or is no tuning
+    /// file of any version, as an empty one: who asked for measured orders is told that there are none.
     pub fn from_env(registry: &Registry) -> Result<Tuning, Error> {
         let Some(path) = std::env::var_os("GRISTMILL_TUNING").filter(|path| !path.is_empty()) else {
             return Ok(Tuning::none());
         };
         let path = Path::new(&path);
-        let text = text_of(path).map_err(|why| Error::Environment {
+        let named = |text: String| match text.starts_with(NAME) {
+            true => Ok(text),
+            false => Err(format!("is no tuning file: it does not begin with `{HEAD}`")),
+        };
+        let text = text_of(path).and_then(named).map_err(|why| Error::Environment {
             variable: "GRISTMILL_TUNING",
             value: path.display().to_string(),
             expected: format!(
@@ -181,8 +191,10 @@ impl Tuning {
     }
 
     /// Reads the text of a file for the processor that is called `cpu` (see [`cpu`]). What was measured on another one is set
-    /// aside; parts of GPUs are kept, whichever GPU there is, and each is used for requests on its own.
+    /// aside; parts of GPUs are kept, whichever GPU there is, and each is used for requests on its own. So is a last line that
+    /// does not end: the rest of a file that was cut off, whose last number may be the beginning of another one.
     pub fn parse(text: &str, registry: &Registry, cpu: &str) -> Tuning {
+        let cut_off = (!text.ends_with('\n')).then(|| text.lines().count());
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim_end()));
         let names_threads = match lines.next() {
             Some((_, HEAD)) => true,
@@ -215,6 +227,9 @@ impl Tuning {
             match part {
                 None => return Tuning::aside(line, "no line `cpu NAME` or `gpu NAME` before it".to_owned()),
                 Some(None) => {}
+                Some(Some(_)) if cut_off == Some(line) => {
+                    aside("it has no line end: the file was cut off here; tune again".to_owned());
+                }
                 Some(Some(on)) => match parse_line(text, on, names_threads, registry, &by_id, &mut aside) {
                     Ok(measured) if measured.order.is_empty() => {}
                     Ok(measured) => tuning.measured.push(measured),
@@ -239,7 +254,8 @@ impl Tuning {
     }
 
     /// The text of a file. What `existing`, the text of a file that there was, says of other processors, GPUs, formats,
-    /// classes and numbers of threads stays as it is; lines of version 2 become those of one thread.
+    /// classes and numbers of threads stays as it is, but for a last line that was cut off; lines of version 2 become those of one
+    /// thread.
     pub fn text(&self, existing: &str) -> String {
         let mut text = format!("{HEAD}\n");
         let (old, names_threads) = match (existing.strip_prefix(HEAD), existing.strip_prefix(ONE_THREAD_HEAD))
@@ -248,6 +264,8 @@ impl Tuning {
             (None, Some(old)) => (old, false),
             (None, None) => ("", true),
         };
+        // A last line that was cut off would be whole with the line end that it gets here.
+        let old = old.rfind('\n').map_or("", |end| &old[..end]);
         // By what a line means: `00` is the class `0`.
         let measured_now = |machine: &str, line: &str| {
             let mut words = line.split_ascii_whitespace();
@@ -289,8 +307,8 @@ impl Tuning {
                 // Writing to a string can't fail.
                 let _ = write!(text, "{} {} {} {threads}", op.name(), measured.served(), class.index());
                 for (id, us) in order {
-                    // Times are more than zero, also where three digits say less.
-                    let _ = write!(text, " {id}:{:.3}", us.max(0.001));
+                    // What is read again, also where three digits say 0.
+                    let _ = write!(text, " {id}:{:.3}", us.max(LEAST_US));
                 }
                 text.push('\n');
             }
@@ -421,7 +439,7 @@ fn parse_line(
     for word in words {
         let parsed = word.split_once(':').and_then(|(id, us)| {
             let id = (id.len() == 16).then(|| u64::from_str_radix(id, 16).ok())??;
-            let us = us.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0)?;
+            let us = us.parse::<f64>().ok().filter(|us| us.is_finite() && *us >= LEAST_US)?;
             Some((KernelId(id), us))
         });
         let (id, us) = parsed.ok_or_else(|| format!("`{word}` is no kernel id and time"))?;
@@ -491,6 +509,9 @@ mod tests {
         let spaced =
             "gristmill tuning 3\ngpu A 9.0 driver 13.0\nmatmul  i2_s 003 01 0000000000000007:1.000\n";
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text(spaced), first);
+        // What was cut off is not kept either: with a line end it would pass for whole.
+        let cut = format!("{other}matmul i2_s 9 1 0000000000000007:1");
+        assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 8.0)]).text(&cut), fourth);
         // What is no tuning file is not kept.
         assert_eq!(Tuning::of(vec![measured("gpu A 9.0 driver 13.0", 2.0)]).text("nonsense\ncpu C\n"), first);
     }
