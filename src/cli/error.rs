@@ -69,9 +69,10 @@ pub enum CliError {
     },
     /// Sizes that this machine has no memory for.
     #[error(
-        "{what} needs {}{} of memory, {} are available\n  help: {help}",
+        "{what} needs {}{} of memory besides {} for the program itself, {} are available\n  help: {help}",
         if *needed > u128::from(u64::MAX) { "more than " } else { "" },
         bytes(u64::try_from(*needed).unwrap_or(u64::MAX)),
+        bytes(*reserve),
         bytes(*available)
     )]
     Memory {
@@ -79,6 +80,8 @@ pub enum CliError {
         what: String,
         /// Bytes that it takes.
         needed: u128,
+        /// Bytes that are left for the program itself.
+        reserve: u64,
         /// Bytes that can be had.
         available: u64,
         /// What would take less.
@@ -126,6 +129,14 @@ pub enum CliError {
     /// Guarded memory for `verify` can't be had.
     #[error("can't map guarded memory: {0}")]
     Guard(#[source] io::Error),
+    /// Nothing of what was selected has a kernel here.
+    #[error("{what}\n  help: {help}")]
+    NoKernel {
+        /// What there is none of, and why.
+        what: String,
+        /// What would help.
+        help: String,
+    },
     /// A request that makes no sense as it was written.
     #[error("{what}\n  help: {help}")]
     Usage {
@@ -169,7 +180,7 @@ impl CliError {
     pub fn is_no_kernel(&self) -> bool {
         match self {
             CliError::Runtime(error) => is_no_kernel(error),
-            CliError::Compare(CompareError::NoProduct { .. }) => true,
+            CliError::NoKernel { .. } | CliError::Compare(CompareError::NoProduct { .. }) => true,
             _ => false,
         }
     }

@@ -34,7 +34,7 @@ impl Need {
         if self.0.saturating_add(u128::from(RESERVE)) <= u128::from(available) {
             return Ok(());
         }
-        Err(CliError::Memory { what: what(), needed: self.0, available, help })
+        Err(CliError::Memory { what: what(), needed: self.0, reserve: RESERVE, available, help })
     }
 }
 

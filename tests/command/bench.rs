@@ -122,6 +122,18 @@ fn other_ops_have_records_of_the_same_keys() {
 #[test]
 fn refusals() {
     gristmill(words("bench --quick --format i2_s --shape 16x100")).code(2).complains("pad rows to 128");
+    // Decided before any weights are made.
+    let begun = Instant::now();
+    gristmill(words("bench --format i2_s --m 1 --shape 16x100000000")).code(2).complains("no kernel for");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Of `--isa` the reason is that of its kernels, and no variable is to be changed.
+    let own = gristmill(words("bench --quick --format i2_s --isa scalar --shape 16x100")).code(2);
+    assert!(!own.stderr.contains("GRISTMILL_KERNEL"), "{}", own.stderr);
+    own.complains("matmul.i2_s.scalar").complains("pad rows to 128");
+    let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    let none = gristmill(words(&format!("bench --isa {foreign}"))).code(2);
+    assert_eq!(none.stdout, "", "nothing is measured");
+    none.complains(&format!("--isa {foreign}: this build has no kernel of it")).complains("help: ");
     gristmill(words("bench --quick --format i2_s --m 0")).code(1).complains("nothing to measure");
     gristmill(words("bench --quick --format i2_s --shape 16")).code(1).complains("NxK");
     gristmill(words("bench --compare nowhere.json")).code(1).complains("nowhere.json");
@@ -149,6 +161,11 @@ fn a_slower_kernel_is_found() -> Result<(), Box<dyn std::error::Error>> {
     // What took no time at all once is slower now, however fast the machine is today.
     records[0]["us"] = json!(us / 20.0);
     compare(&records)?.code(1).complains("1 slower").complains("matmul.i2_s.");
+    // What another processor took says nothing.
+    let machine = records[0]["machine"].take();
+    records[0]["machine"] = json!("cpu another");
+    compare(&records)?.code(1).complains("the base was measured on `cpu another`, this is `cpu ");
+    records[0]["machine"] = machine;
     // Nothing in common is no agreement.
     records[0]["m"] = json!(9);
     compare(&records)?.code(1).complains("none of the records");

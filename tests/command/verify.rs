@@ -46,6 +46,21 @@ fn one_kernel_can_be_asked_for() {
         .says("exact");
 }
 
+/// A check of which nothing ran is none that passed.
+#[test]
+fn a_kernel_that_can_t_run_here_is_no_success() {
+    let json = gristmill(words("list --json")).code(0).json();
+    let kernels = json["kernels"].as_array().expect("a list");
+    let other = kernels.iter().find(|kernel| kernel["device"] == "cpu" && kernel["runs_here"] == false);
+    let Some(name) = other.and_then(|kernel| kernel["name"].as_str()) else {
+        println!("ran 0 of 1; skipped 1: this processor runs every kernel");
+        return;
+    };
+    for more in ["", " --json"] {
+        gristmill(words(&format!("verify --quick {name}{more}"))).code(2).says("the processor lacks");
+    }
+}
+
 /// The portable kernels run beside those of a GPU, and say nothing of it.
 #[test]
 fn a_device_of_which_nothing_is_checked_is_no_success() {

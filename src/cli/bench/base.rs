@@ -9,6 +9,8 @@ use std::path::Path;
 /// Records of an earlier run.
 pub struct Base {
     pub(super) records: Vec<Compared>,
+    /// Processors that some of them were measured on.
+    pub(super) cpus: Vec<String>,
     /// GPUs that some of them were measured on.
     #[cfg(feature = "cuda")]
     pub(super) gpus: Vec<String>,
@@ -66,13 +68,34 @@ impl Base {
         lines.iter().enumerate().try_for_each(check)?;
         Ok(Base {
             records: lines.iter().filter_map(Compared::of).collect(),
+            cpus: lines.iter().filter_map(|line| cpu(line).cloned()).collect(),
             #[cfg(feature = "cuda")]
             gpus: lines.iter().filter_map(|line| machine(line).cloned()).collect(),
         })
     }
 
+    /// Refuses records of another processor. Older ones did not say of which they are.
+    pub(super) fn of_this_processor(&self) -> Result<(), CliError> {
+        let this = gristmill::tuning::cpu();
+        match self.cpus.iter().find(|other| *other != this) {
+            None => Ok(()),
+            Some(other) => Err(CliError::usage(
+                format!("the base was measured on `{other}`, this is `{this}`"),
+                "compare with records of this processor; other ones say nothing of what changed",
+            )),
+        }
+    }
+
     pub(super) fn find(&self, key: &Key) -> Option<&Compared> {
         self.records.iter().find(|record| record.key == *key)
+    }
+}
+
+/// The processor that a line was measured on, where it says so.
+fn cpu(line: &Line) -> Option<&String> {
+    match line {
+        Line::Processor(measurement) => measurement.machine.as_ref(),
+        Line::GpuProduct(_) | Line::GpuConversion(_) | Line::Yardstick(_) | Line::Published(_) => None,
     }
 }
 

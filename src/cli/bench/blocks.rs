@@ -3,6 +3,7 @@
 use super::super::error::CliError;
 use super::compare;
 use super::found::Found;
+use super::isa;
 use super::machine::{Demand, Machine};
 use super::measure::times;
 use super::plan::{Measured, Memory, Plan};
@@ -12,8 +13,7 @@ use gristmill::oracle::{Oracle, Random};
 use gristmill::registry::{Entry, FormatInfo};
 use gristmill::vocab::Op;
 use gristmill::{
-    Dequantizer, Embedder, Matmul, Output, Prepared, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
-    Shape,
+    Dequantizer, Embedder, Matmul, Output, QuantizedMatrix, Quantizer, REGISTRY, Request, Shape,
 };
 
 /// Rows that are measured of larger matrices: the rate of more is the same, searching quantizers take seconds.
@@ -45,18 +45,31 @@ pub fn measure(
         found.skipped += 1;
         return Ok(());
     }
+    let shape = Shape::matrix(n, k);
+    let request = match op {
+        Measured::Op(Op::Quantize) if format.quantizers.is_empty() => return Ok(()),
+        Measured::Op(Op::Quantize) => Request::quantize(format.name, None, n, k),
+        Measured::Op(Op::Dequantize) => Request::dequantize(format.name, n, k),
+        Measured::Op(Op::Embed) => Request::embed(format.name, n, k),
+        Measured::Pack => Request::matmul(format.name, shape),
+        // Products are measured by number of tokens, and what makes activations int8 as a part of them.
+        Measured::Op(Op::Matmul | Op::Prologue | Op::QuantizeActivations) => return Ok(()),
+    };
+    let requests = isa::requests(plan, format, &request)?;
+    if !isa::some_kernel(plan, &requests, &[shape])? {
+        found.none_of(plan, format);
+        return Ok(());
+    }
     let oracle = Oracle::new(&REGISTRY)?;
     let meaning = oracle.format(format.name)?;
     let mut random = Random::new(1, format.name);
     let bytes = tensor(&meaning, format, &mut random, n, k)?;
     let matrix = QuantizedMatrix::new(format, n, k, &bytes)?;
-    let shape = Shape::matrix(n, k);
     match op {
         Measured::Op(Op::Quantize) => {
             let values = random.gauss_vec(n * k, 1.0);
             let mut out = vec![0; bytes.len()];
-            for prepared in prepared(plan, Op::Quantize, format, Request::quantize(format.name, None, n, k))?
-            {
+            for prepared in &requests {
                 let kernel = Quantizer::new(&prepared.decide(shape))?;
                 let moved = Moved {
                     entry: kernel.entry(),
@@ -72,7 +85,7 @@ pub fn measure(
         }
         Measured::Op(Op::Dequantize) => {
             let mut values = vec![0.0; n * k];
-            for prepared in prepared(plan, Op::Dequantize, format, Request::dequantize(format.name, n, k))? {
+            for prepared in &requests {
                 let kernel = Dequantizer::new(&prepared.decide(shape))?;
                 let moved = Moved {
                     entry: kernel.entry(),
@@ -91,7 +104,7 @@ pub fn measure(
             // Each row once, far from the one before it.
             let mut rows: Vec<u32> = (0..n as u32).collect();
             rows.sort_by_key(|row| row.wrapping_mul(0x9e37_79b1));
-            for prepared in prepared(plan, Op::Embed, format, Request::embed(format.name, n, k))? {
+            for prepared in &requests {
                 let kernel = Embedder::new(&prepared.decide(shape))?;
                 let moved = Moved {
                     entry: kernel.entry(),
@@ -106,7 +119,7 @@ pub fn measure(
             }
         }
         Measured::Pack => {
-            for prepared in prepared(plan, Op::Matmul, format, Request::matmul(format.name, shape))? {
+            for prepared in &requests {
                 // A kernel of the ISA that is for other numbers of tokens.
                 let Ok(kernel) = Matmul::new(&prepared.decide(shape)) else { continue };
                 for count in &plan.threads {
@@ -126,31 +139,10 @@ pub fn measure(
                 }
             }
         }
-        // Products are measured by number of tokens, and what makes activations int8 as a part of them.
+        // These had no request.
         Measured::Op(Op::Matmul | Op::Prologue | Op::QuantizeActivations) => {}
     }
     Ok(())
-}
-
-/// The requests to measure: the one that the environment decides, or one for each kernel of an ISA.
-fn prepared(
-    plan: &Plan,
-    op: Op,
-    format: &FormatInfo,
-    request: Request<'_>,
-) -> Result<Vec<Prepared>, CliError> {
-    if op.info().by_quantizer && format.quantizers.is_empty() {
-        return Ok(Vec::new());
-    }
-    let Some(isa) = plan.isa else { return Ok(vec![plan.environment.prepare(&request)?]) };
-    let of_isa = |entry: &&Entry| {
-        let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        entry.op == op && named && entry.isa == Some(isa) && entry.quantizer == 0
-    };
-    let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
-    let cpu = gristmill::CpuProfile::detect();
-    let each = REGISTRY.entries.iter().filter(of_isa);
-    each.map(|entry| Ok(REGISTRY.prepare_for(&request, cpu, &only(entry))?)).collect()
 }
 
 impl Moved {

@@ -9,6 +9,7 @@ mod compare;
 mod found;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod isa;
 mod machine;
 mod measure;
 mod plan;
@@ -248,6 +249,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     if arguments.device != Device::CPU {
         return on_gpu(&plan, arguments, out);
     }
+    if let Some(base) = &plan.base {
+        base.of_this_processor()?;
+    }
+    isa::is_here(&plan)?;
     let mut machine = Machine::new();
     let mut found = Found::default();
     let bar = progress::bar((plan.formats.len() * plan.shapes.len()) as u64);

@@ -4,16 +4,17 @@ use super::super::error::CliError;
 use super::super::verify::random_tensor;
 use super::compare;
 use super::found::Found;
+use super::isa;
 use super::machine::{Demand, Machine};
 use super::measure::{COLD_BYTES, times};
 use super::plan::{Memory, Plan};
 use super::record::{Record, bits_per_weight};
 use gristmill::oracle::{FormatOracle, Int8Row, Oracle, Random};
-use gristmill::registry::{Entry, FormatInfo};
-use gristmill::vocab::{DType, Op};
+use gristmill::registry::FormatInfo;
+use gristmill::vocab::DType;
 use gristmill::{
-    CpuProfile, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Restrict, Shape,
-    Threads, Workspace,
+    CpuProfile, Input, Matmul, PackedMatrix, Prepared, QuantizedMatrix, REGISTRY, Request, Shape, Threads,
+    Workspace,
 };
 
 /// Rows that are made; more are repetitions of them.
@@ -27,8 +28,18 @@ pub fn measure(
     machine: &mut Machine,
     found: &mut Found,
 ) -> Result<(), CliError> {
-    let requests = plan.threads.iter().map(|threads| prepared(plan, format, (n, k), *threads));
+    let asked = Request::matmul(format.name, Shape::new(1, n, k))
+        .with_input(plan.input)
+        .with_precision(plan.precision);
+    let requests =
+        plan.threads.iter().map(|threads| isa::requests(plan, format, &asked.with_threads(*threads)));
     let requests: Vec<Vec<Prepared>> = requests.collect::<Result<_, _>>()?;
+    let shapes: Vec<Shape> = plan.tokens.iter().map(|m| Shape::new(*m, n, k)).collect();
+    // Those of other numbers of threads have the same kernels.
+    if !isa::some_kernel(plan, requests.first().map(Vec::as_slice).unwrap_or_default(), &shapes)? {
+        found.none_of(plan, format);
+        return Ok(());
+    }
     let kernels: usize = requests.iter().map(Vec::len).sum();
     if plan.is_over() {
         found.skipped += plan.memory.len() * plan.tokens.len() * kernels;
@@ -75,27 +86,6 @@ pub fn measure(
         (0, Some(error)) => Err(error.into()),
         (_, _) => Ok(()),
     }
-}
-
-/// The requests to measure: the one that the environment decides, or one for each kernel of an ISA.
-fn prepared(
-    plan: &Plan,
-    format: &'static FormatInfo,
-    (n, k): (usize, usize),
-    threads: usize,
-) -> Result<Vec<Prepared>, CliError> {
-    let asked = Request::matmul(format.name, Shape::new(1, n, k))
-        .with_threads(threads)
-        .with_input(plan.input)
-        .with_precision(plan.precision);
-    let Some(isa) = plan.isa else { return Ok(vec![plan.environment.prepare(&asked)?]) };
-    let of_isa = |entry: &&Entry| {
-        let named = REGISTRY.formats.get(entry.format).is_some_and(|info| info.name == format.name);
-        entry.op == Op::Matmul && named && entry.isa == Some(isa)
-    };
-    let only = |entry: &Entry| Restrict { kernel: Some(entry.name.to_owned()), ..Restrict::default() };
-    let each = REGISTRY.entries.iter().filter(of_isa);
-    each.map(|entry| Ok(REGISTRY.prepare_for(&asked, CpuProfile::detect(), &only(entry))?)).collect()
 }
 
 /// A tensor in the format's bytes.

@@ -6,7 +6,8 @@ use gristmill::vocab::Isa;
 
 /// Run every kernel that this processor can run against the oracle
 ///
-/// Exits with 1 if a result is wrong, or (with GRISTMILL_NO_SKIP=1) if a kernel was skipped.
+/// Exits with 1 if a result is wrong, or (with GRISTMILL_NO_SKIP=1) if a kernel was skipped; with 2 if nothing of what was selected by name,
+/// ISA or format can run here.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Only this kernel
