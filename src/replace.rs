@@ -68,6 +68,14 @@ impl Replacement {
                     None => end_of_links(path),
                 };
                 let target = target.map_err(failed("follow the link"))?;
+                if !names_a_file(&target) {
+                    // Found out now, and not when the finished file is to be renamed.
+                    let source = io::Error::new(
+                        io::ErrorKind::IsADirectory,
+                        "the name is that of a folder, and there is none; a file's ends with its own name",
+                    );
+                    return Err(failed("create")(source));
+                }
                 let temporary = beside(&target).map_err(failed("create a temporary file beside it"))?;
                 if let Some(old) = &old {
                     let file = temporary.as_file();
@@ -117,6 +125,13 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Whether a path ends with the name of a file. That of a folder ends with `/`, `.` or `..`, which paths as such do not keep.
+fn names_a_file(path: &Path) -> bool {
+    let ends =
+        |name: &std::ffi::OsStr| path.as_os_str().as_encoded_bytes().ends_with(name.as_encoded_bytes());
+    path.file_name().is_some_and(ends)
 }
 
 /// A new temporary file in the folder of `target`, locked, where none of a dead process is left.

@@ -42,7 +42,7 @@ struct Safetensors {
     /// Where the data starts in the file.
     data_start: u64,
     metadata: Metadata,
-    /// Names by offset, so that reading in order reads the file in order.
+    /// Names by offset, so that reading in order reads the file in order; those of one offset in the order of the alphabet.
     names: Vec<String>,
     /// Places in `names`, by name.
     by_name: Vec<usize>,
@@ -281,7 +281,10 @@ impl Safetensors {
         if expected != u128::from(found) {
             return Err(WeightError::Length { path: path.to_owned(), expected, found });
         }
-        let names = metadata.offset_keys();
+        let mut names = metadata.offset_keys();
+        // Tensors without elements begin where others do. Of these the header's own order is lost, and the library's is another one in each run.
+        let place = |name: &str| metadata.info(name).map(|info| info.data_offsets);
+        names.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.cmp(b)));
         let mut by_name: Vec<usize> = (0..names.len()).collect();
         by_name.sort_unstable_by_key(|&at| names[at].as_str());
         Ok(Safetensors { names, by_name, bytes, data_start, metadata })

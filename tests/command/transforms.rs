@@ -61,6 +61,42 @@ fn a_declared_transform_is_told_and_applied() -> Outcome {
     Ok(())
 }
 
+/// Without the tensor, the metadata would name what is not there, and the file would be refused by whoever reads it.
+#[test]
+fn a_folded_tensor_is_not_left_out() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [file, output] = ["m.gguf", "out.gguf"].map(|name| folder.path().join(name));
+    let mut writer = GgufWriter::new();
+    let names = ArrayBuf::strings(["folded"]);
+    for (key, value) in [
+        ("version", Value::U32(1)),
+        ("transform", Value::String("normalized-sylvester-walsh-hadamard")),
+        ("axis", Value::String("input-last-dimension")),
+        ("block_size", Value::U32(64)),
+        ("sign_mode", Value::String("identity")),
+        ("weight_names", names.value()),
+    ] {
+        writer.metadata(&format!("prism.hadamard.{key}"), value)?;
+    }
+    for name in ["folded", "plain", "more"] {
+        writer.tensor(name, &[128, 2], 0, 1024)?;
+    }
+    let mut stream = writer.write_to(Vec::new())?;
+    for name in ["folded", "plain", "more"] {
+        stream.data(name, &[0x3e; 1024])?;
+    }
+    std::fs::write(&file, stream.finish()?)?;
+    let quantize = ["quantize", "--format", "q8_0", text(&file), "-o", text(&output), "--leave-out"];
+    gristmill(quantize.iter().chain(&["folded"]))
+        .code(1)
+        .complains("`folded` can't be left out: metadata `prism.hadamard.weight_names`")
+        .complains("help: ");
+    assert!(!output.exists());
+    gristmill(quantize.iter().chain(&["plain"])).code(0);
+    gristmill(["plan", text(&output)]).code(0).says("Hadamard transform");
+    Ok(())
+}
+
 #[test]
 fn what_is_not_understood_is_refused_with_its_key() -> Outcome {
     let folder = tempfile::tempdir()?;

@@ -4,7 +4,7 @@ use super::super::error::CliError;
 use super::super::files::{self, Kind};
 use super::super::table::{counted, first_of};
 use super::arguments::Arguments;
-use gristmill::gguf::{MAX_DIMS, TypeNumbers};
+use gristmill::gguf::{MAX_DIMS, Transforms, TypeNumbers};
 use gristmill::registry::FormatInfo;
 use gristmill::runtime::import::ImportError;
 use gristmill::text::Printable;
@@ -83,6 +83,7 @@ pub(super) fn all<'s>(
             "`gristmill inspect FILE` lists its tensors",
         ));
     }
+    declared(arguments, source)?;
     let (mut fates, mut refused) = (Vec::new(), Vec::new());
     for tensor in source.tensors() {
         if arguments.leave_out.iter().any(|name| name == tensor.name()) {
@@ -102,6 +103,23 @@ pub(super) fn all<'s>(
         format!("{tensors} can't be copied to GGUF: {}", first_of(&refused, NAMED)),
         "--leave-out TENSOR writes the file without one; nothing was written",
     ))
+}
+
+/// Refuses to leave out what the file's transform names: the output would name a tensor that it has not, and nobody would read it.
+fn declared(arguments: &Arguments, source: &WeightFile) -> Result<(), CliError> {
+    let Some(file) = source.gguf().filter(|_| !arguments.leave_out.is_empty()) else { return Ok(()) };
+    let Some(transforms) = Transforms::of(file)? else { return Ok(()) };
+    let mut named = arguments.leave_out.iter().filter_map(|name| Some((name, transforms.key(name)?)));
+    match named.next() {
+        None => Ok(()),
+        Some((name, key)) => Err(CliError::usage(
+            format!(
+                "`{}` can't be left out: metadata `{key}` names it as a tensor that is folded",
+                Printable(name)
+            ),
+            "leave out tensors that the file's transform does not name; nothing was written",
+        )),
+    }
 }
 
 /// Bytes of the longest name that ggml reads: GGML_MAX_NAME less the zero behind it.

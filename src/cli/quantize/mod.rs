@@ -15,6 +15,13 @@ use std::io::Write;
 
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliError> {
     let Arguments { input, raw_output, output, format, quantizer, .. } = arguments;
+    // clap does not hold an argument to what it needs where that would conflict with another one.
+    if let (Some(row), Some(_)) = (arguments.row, output) {
+        return Err(CliError::usage(
+            format!("--row {row} is for --raw: rows of a model file are as long as its tensors say"),
+            "leave --row away, or give --raw, IN.f32 and OUT.bin instead of --output",
+        ));
+    }
     match (raw_output, arguments.row, output) {
         (Some(output), Some(row), _) => {
             let threads = Threads::new(threads(arguments.threads))?;

@@ -173,9 +173,17 @@ fn a_place_where_nothing_can_be_written_is_told_first() -> Outcome {
             format!("report {model} --html /nonexistent/x"),
         ]);
     }
-    for line in lines {
+    // The name of a folder, where there is none.
+    let slash = |line: &String| line.replace("/nonexistent/x", "nonexistent/");
+    let slashes: Vec<String> = lines.iter().map(slash).collect();
+    for line in lines
+        .into_iter()
+        .map(|line| (line, "/nonexistent/x"))
+        .chain(slashes.into_iter().map(|line| (line, "nonexistent/")))
+    {
+        let (line, path) = line;
         let begun = std::time::Instant::now();
-        let ran = gristmill(words(&line)).code(1).complains("/nonexistent/x");
+        let ran = gristmill(words(&line)).code(1).complains(path);
         assert!(ran.stdout.is_empty() && begun.elapsed().as_secs() < 5, "{line}: {:?}", begun.elapsed());
     }
     Ok(())
@@ -265,6 +273,21 @@ fn a_safetensors_file_is_as_its_header_says() -> Outcome {
     Ok(())
 }
 
+/// Tensors without elements begin where others do: what is made of a file is the same each time.
+#[test]
+fn tensors_at_one_place_are_in_one_order() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [input, output] = ["in.safetensors", "out.gguf"].map(|name| folder.path().join(name));
+    let empty = ["e", "b", "d", "a", "c", "g", "f", "h"].map(|name| (name, "F32", "[0]", 0));
+    let all: Vec<_> = [TENSORS[0]].into_iter().chain(empty).collect();
+    std::fs::write(&input, safetensors(&all).0)?;
+    gristmill(["quantize", text(&input), "-o", text(&output), "--format", "i2_s"]).code(0);
+    let written = Gguf::parse(std::fs::read(&output)?, &unquantized_only)?;
+    let names: Vec<&str> = written.tensors().map(|tensor| tensor.name()).collect();
+    assert_eq!(names, ["w", "a", "b", "c", "d", "e", "f", "g", "h"]);
+    Ok(())
+}
+
 /// Names that no program with ggml reads are not written.
 #[test]
 fn names_that_ggml_does_not_read_are_refused() -> Outcome {
@@ -289,6 +312,20 @@ fn on_a_full_disk(blocks: usize, arguments: &[String]) -> Ran {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_gristmill")]);
     finished(command.args(arguments).output())
+}
+
+/// First runs that can't be marked are an error at the start: a kernel that ended the program would not be found.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_keeps_no_quarantine() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [_, _, model] = inputs(folder.path())?;
+    let kept = folder.path().join("kept");
+    let limited = format!("ulimit -f 1; exec \"$0\" run --threads 1 --m 1 {}", text(&model));
+    let mut command = Command::new("sh");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_gristmill")]).env("GRISTMILL_QUARANTINE", &kept);
+    finished(command.output()).code(1).complains("can't mark first runs").complains("help: ");
+    Ok(())
 }
 
 #[cfg(unix)]
