@@ -4,6 +4,7 @@ use super::error::{CliError, Outcome};
 use super::table::{Side, Table};
 use super::{request, specs};
 use gristmill::vocab::{Isa, Serves};
+use gristmill::{Error, REGISTRY};
 use gristmill_codegen::builder::BuildError;
 use gristmill_codegen::emit::Listed;
 use gristmill_codegen::{Compiled, Options};
@@ -198,6 +199,10 @@ fn of_set(set: &SpecSet) -> impl Iterator<Item = &str> {
 }
 
 fn unknown(what: &str, name: &str, known: &[String]) -> CliError {
+    // A format that other builds have is no misspelt one.
+    if let Err(error @ Error::NotCompiled { .. }) = REGISTRY.format(name) {
+        return error.into();
+    }
     let nearest = request::nearest(name, known.iter().map(String::as_str));
     let meant = nearest.map_or(String::new(), |nearest| format!(" (did you mean `{nearest}`?)"));
     CliError::usage(

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 
 /// Show the tensors of a GGUF or safetensors file, or the values of one
 ///
-/// Exits with 1 if the data of the tensor that is named are defective: a scale that is NaN or infinite, a code without a meaning.
+/// Exits with 1 if the data of the tensor that is named are defective: a scale that is NaN or infinite, a quantized weight beyond f32, a
+/// code without a meaning.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// GGUF or safetensors file
@@ -274,6 +275,8 @@ struct Seen {
     first_bad: Option<BadScale>,
     invalid: u64,
     first_invalid: Option<(usize, usize)>,
+    /// Whether the values are decoded from blocks.
+    quantized: bool,
 }
 
 impl Seen {
@@ -296,7 +299,7 @@ impl Seen {
 
     /// Whether its data are no weights, as `run` says it. Numbers that are not quantized may be infinite on purpose.
     fn is_defective(&self) -> bool {
-        self.bad_rows > 0 || self.invalid > 0
+        self.bad_rows > 0 || self.invalid > 0 || (self.quantized && self.non_finite > 0)
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -414,6 +417,7 @@ fn quantized(
     oracle: &FormatOracle<'_>,
 ) -> Result<(), CliError> {
     // A file may declare any number of rows without columns: they take no bytes.
+    seen.quantized = true;
     let rows = if k == 0 { 0 } else { n };
     for row in 0..rows {
         let (blocks, outer) = oracle.blocks(data, n, k, row)?;

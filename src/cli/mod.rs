@@ -156,10 +156,17 @@ pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do for somebody who closed the pipe.
-            let _ = error.print();
+            let printed = error.print().and_then(|()| io::stdout().flush()).map_err(CliError::Output);
             // clap's own code for a wrong argument, 2, means "no kernel" here.
-            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
+            return match printed {
+                _ if error.use_stderr() => ExitCode::from(1),
+                Err(failed) if !failed.is_broken_pipe() => {
+                    say(format_args!("\x1b[1;31merror\x1b[0m: {failed}"));
+                    ExitCode::from(1)
+                }
+                // Nothing is left to do for somebody who closed the pipe.
+                Ok(()) | Err(_) => ExitCode::SUCCESS,
+            };
         }
     };
     let files = arguments.command.named();

@@ -1,9 +1,11 @@
 //! Raw files: rows of f32 on one side, a format's bytes on the other.
 
+use super::environment::Environment;
 use super::error::{CliError, Outcome};
 use super::memory::{self, Need};
 use super::table::counted;
 use super::{limited, output, request};
+use gristmill::oracle::Oracle;
 use gristmill::runtime::import::Importer;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request, Threads};
 use std::io::Write;
@@ -66,7 +68,7 @@ pub fn quantize(
     let info = request::format(format)?;
     let values = read_f32(input)?;
     let n = rows(input, values.len(), row)?;
-    let prepared = REGISTRY.prepare_from_env(&Request::quantize(format, quantizer, n, row))?;
+    let prepared = Environment::read()?.prepare(&Request::quantize(format, quantizer, n, row))?;
     let kernel = Quantizer::new(&prepared.decide_as_asked())?;
     let mut bytes = vec![0; info.tensor_bytes(n, row)?];
     kernel.run_on(&values, n, row, &mut bytes, threads)?;
@@ -79,7 +81,7 @@ pub fn quantize(
 /// The bytes of a format, or of a named import layout of one, to f32.
 ///
 /// # Errors
-/// If there is no kernel, the file does not hold whole rows, or a code in it means nothing.
+/// If there is no kernel, the file does not hold whole rows, a code in it means nothing, or a scale in it is NaN or infinite.
 pub fn dequantize(
     format: &str,
     row: usize,
@@ -119,10 +121,23 @@ pub fn dequantize(
         Some(importer) => importer.convert(n, row, &bytes)?,
         None => bytes,
     };
-    let prepared = REGISTRY.prepare_from_env(&Request::dequantize(info.name, n, row))?;
+    let prepared = Environment::read()?.prepare(&Request::dequantize(info.name, n, row))?;
     let kernel = Dequantizer::new(&prepared.decide_as_asked())?;
     let mut values = vec![0.0; n * row];
     kernel.run_on(&QuantizedMatrix::new(info, n, row, &bytes)?, &mut values, threads)?;
+    if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+        let (at_row, column) = (at / row, at % row);
+        let oracle = Oracle::new(&REGISTRY)?;
+        let bad = oracle.format(info.name)?.bad_scale(&bytes, n, row, at_row)?;
+        let what = bad.map_or_else(
+            || format!("row {at_row}, column {column}: the value is {}, beyond f32", values[at]),
+            |bad| bad.to_string(),
+        );
+        return Err(CliError::usage(
+            format!("`{}` holds no weights of {format}: {what}", input.display()),
+            "a damaged file, another format or another --row? Nothing was written",
+        ));
+    }
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     output::write(output, &raw)?;
     let (rows, name) = (counted(n, "row"), kernel.entry().name);

@@ -5,7 +5,7 @@ use super::limited;
 use gristmill::receipt::SCHEMA_VERSION;
 use gristmill::registry::Entry;
 use gristmill::text::Printable;
-use gristmill::vocab::DeviceKind;
+use gristmill::vocab::{Arch, DeviceKind, Isa};
 use gristmill::{Device, REGISTRY, RecoveryStep};
 use gristmill_records::receipt::{Fallback, Kernel, Part, Receipt, Recovery};
 use serde_json::Value;
@@ -117,6 +117,8 @@ impl Check {
             ));
         }
         receipt.kernels.iter().for_each(|kernel| self.kernel(kernel, &packages));
+        self.once(receipt);
+        self.processor(receipt);
         // A device may be claimed only by a kernel that ran on it.
         for device in &receipt.devices {
             let kind = DeviceKind::from_name(device);
@@ -145,6 +147,56 @@ impl Check {
                 self.problem(format!("`{wanted}` is required, but no such kernel ran"));
             }
         }
+    }
+
+    /// A kernel has one line with all of its launches, and its device is one of the receipt's.
+    fn once(&mut self, receipt: &Receipt) {
+        let key = |kernel: &Kernel| (kernel.package.clone(), kernel.id.clone());
+        for (at, kernel) in receipt.kernels.iter().enumerate() {
+            if receipt.kernels[..at].iter().any(|other| key(other) == key(kernel)) {
+                self.problem(format!("kernel `{}` with id {} is listed twice", kernel.name, kernel.id));
+            }
+        }
+        for &kind in DeviceKind::ALL {
+            if self.ran_on(kind) && !receipt.devices.iter().any(|device| device == kind.name()) {
+                self.problem(format!("a kernel ran on {}, which is not among its devices", kind.name()));
+            }
+        }
+    }
+
+    /// A kernel of a processor runs on one that has its instructions.
+    fn processor(&mut self, receipt: &Receipt) {
+        let Some(cpu) = &receipt.cpu else {
+            if self.ran_on(DeviceKind::Cpu) {
+                self.problem("kernels ran on a processor, and it does not say on which (`cpu`)");
+            }
+            return;
+        };
+        let has = |name: &str| cpu.features.iter().any(|feature| feature == name);
+        let on_cpu = self.ran.iter().filter(|(entry, _)| entry.device == DeviceKind::Cpu);
+        let problems: Vec<String> = on_cpu
+            .filter_map(|(entry, _)| {
+                let missing: Vec<&str> =
+                    entry.features.iter().map(|feature| feature.name()).filter(|name| !has(name)).collect();
+                let of = |arch: &Arch| *arch != Arch::Any && arch.name() != cpu.arch;
+                let other = entry.isa.map(Isa::arch).filter(of);
+                match (other, missing.is_empty()) {
+                    (Some(arch), _) => Some(format!(
+                        "kernel `{}` is for {}, and the processor is of {}",
+                        entry.name,
+                        arch.name(),
+                        cpu.arch
+                    )),
+                    (None, false) => Some(format!(
+                        "kernel `{}` ran, and the processor lacks {}",
+                        entry.name,
+                        missing.join(", ")
+                    )),
+                    (None, true) => None,
+                }
+            })
+            .collect();
+        self.problems.extend(problems);
     }
 
     /// A part of a layer that was divided over devices: like them all, only kernels can have run it.

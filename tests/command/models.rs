@@ -139,6 +139,38 @@ fn json_offset(bytes: &[u8]) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(usize::try_from(first.offset())?)
 }
 
+/// Receipts whose parts contradict each other.
+#[test]
+fn a_receipt_agrees_with_itself() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let receipt = folder.path().join("receipt.json");
+    let path = data("i2_s.gguf");
+    gristmill(["run", text(&path), "--m", "1", "--receipt", text(&receipt)]).code(0);
+    let whole: serde_json::Value = serde_json::from_slice(&std::fs::read(&receipt)?)?;
+    type Change = fn(&mut serde_json::Value);
+    let mut cases: Vec<(Change, &str)> = vec![
+        (|of| of["devices"] = serde_json::json!([]), "a kernel ran on cpu, which is not among its devices"),
+        (
+            |of| of["kernels"].as_array_mut().into_iter().for_each(|all| all.push(all[0].clone())),
+            "is listed twice",
+        ),
+        (|of| drop(of.as_object_mut().and_then(|of| of.remove("cpu"))), "it does not say on which (`cpu`)"),
+    ];
+    // The portable kernels ran on a processor without features too.
+    let kernels = whole["kernels"].as_array().ok_or("a list")?;
+    if kernels.iter().any(|kernel| kernel["name"].as_str().is_some_and(|name| !name.contains(".scalar"))) {
+        cases.push((|of| of["cpu"]["arch"] = "another".into(), "and the processor is of another"));
+        cases.push((|of| of["cpu"]["features"] = serde_json::json!([]), "and the processor lacks "));
+    }
+    for (change, why) in cases {
+        let mut changed = whole.clone();
+        change(&mut changed);
+        std::fs::write(&receipt, changed.to_string())?;
+        gristmill(["verify-receipt", text(&receipt)]).code(1).says(why).says("not valid");
+    }
+    Ok(())
+}
+
 #[test]
 fn receipts_say_what_ran() -> Outcome {
     let folder = tempfile::tempdir()?;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Without a file, the tensors are a decoder layer of BitNet b1.58 2B-4T with seeded weights, quantized to i2_s
 /// in memory. A tensor of three dimensions, the stacked matrices of experts, also runs as such: each token goes through up to
 /// eight of them (the op matmul_grouped). Times include quantizing or converting the activations. Exits with 1 if a result is wrong or data of
-/// the file is defective (a scale that is NaN or infinite, a code without a meaning), else with 2 if a quantized tensor has
+/// the file is defective (a scale that is NaN or infinite, weights whose products are beyond f32, a code without a meaning), else with 2 if a quantized tensor has
 /// no kernel, as `plan` does.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

@@ -69,7 +69,7 @@ impl Bench<'_> {
             let mut rows = rows_to_check(m, matrix.n(), k);
             let reached = list.len().min(count);
             rows.retain(|row| row / n < reached);
-            let accuracy = check(matrix, &oracle, &x, &rows, |row| {
+            let accuracy = check(name, matrix, &oracle, &x, &rows, |row| {
                 let pairs = list.iter().enumerate().filter(|(_, expert)| **expert as usize == row / n);
                 pairs.map(|(pair, _)| (pair / of.per_token, y[pair * n + row % n])).collect()
             })?;

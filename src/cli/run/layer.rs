@@ -3,6 +3,7 @@
 
 use super::super::error::CliError;
 use super::super::held::Held;
+use super::super::memory::Need;
 use super::super::progress;
 use super::super::progress::step;
 use super::Bench;
@@ -43,6 +44,12 @@ pub fn run(layers: u32, bench: &mut Bench<'_>) -> Result<Done, CliError> {
             step(&bar, &name);
             let prepared = bench.environment.prepare(&Request::quantize(FORMAT, None, n, k))?;
             let quantizer = Quantizer::new(&prepared.decide_as_asked())?;
+            // As f32, and quantized.
+            let need = Need::new().and(&[n, k], 4).and(&[format.tensor_bytes(n, k)?], 1);
+            need.check(
+                || format!("`{name}` ({n}x{k})"),
+                "give a model FILE.gguf, whose tensors are not made first",
+            )?;
             let mut bytes = vec![0; format.tensor_bytes(n, k)?];
             // Weights are freed before the run, so that memory holds one tensor in f32 at most.
             {

@@ -164,13 +164,13 @@ impl Bench<'_> {
         })
     }
 
-    /// Whether memory has room for the products of `n` rows of `k` elements.
-    fn room(&self, name: &str, n: usize, k: usize) -> Result<(), CliError> {
+    /// Whether memory has room for the products of `n` rows of `k` elements, whose packing takes `packed` bytes.
+    fn room(&self, name: &str, n: usize, k: usize, packed: usize) -> Result<(), CliError> {
         let m = self.tokens.iter().copied().max().unwrap_or(0);
-        // Of a token: f32, int8 in the workspace and for the oracle, f64 for the oracle, scales; of a weight: the packing.
-        let need = Need::new().and(&[m, k], 16).and(&[m, n], 4).and(&[n, k], 1);
+        // Of a token: f32, int8 in the workspace and for the oracle, f64 for the oracle, scales; and the packing.
+        let need = Need::new().and(&[m, k], 16).and(&[m, n], 4).and(&[packed], 1);
         // Of one token: where even that has no room, fewer tokens would not help.
-        let one = Need::new().and(&[k], 16).and(&[n], 4).and(&[n, k], 1);
+        let one = Need::new().and(&[k], 16).and(&[n], 4).and(&[packed], 1);
         let help = "its own size is too much here; a machine with more memory, or a damaged file?";
         one.check(|| format!("`{}` ({n}x{k})", Printable(name)), help)?;
         need.check(|| format!("--m {m} with `{}` ({n}x{k})", Printable(name)), "give fewer tokens with --m")
@@ -200,24 +200,28 @@ impl Bench<'_> {
         let prepared = self.environment.prepare(&request)?;
         let mut packed: Option<(Matmul, PackedMatrix)> = None;
         let one = prepared.decide(Shape::new(1, n, k));
-        if one.chosen().is_some() {
+        let packed_bytes = match one.chosen() {
             // What no machine can address is told as `plan` tells it, which asks for the same.
-            one.memory(&self.threads)?;
-        }
+            Some(_) => one.memory(&self.threads)?.weight_bytes,
+            // Kernels of more tokens may take it.
+            None => n.saturating_mul(k),
+        };
         // A missing kernel is the better reason.
         if let Some(m) = self.tokens.first() {
             let decision = prepared.decide(Shape::new(*m, n, k));
             decision.kernel()?;
             self.held.add(&decision);
-            self.room(name, n, k)?;
+            self.room(name, n, k, packed_bytes)?;
         }
         for &m in self.tokens {
             let mut matmul = Matmul::new(&prepared.decide(Shape::new(m, n, k)))?;
             matmul.record(Some(self.recording))?;
             // Kernels that share a packing share the weights.
-            let weights = match packed.take() {
-                Some((other, weights)) if matmul.shares_packing_with(&other) => weights,
-                Some(_) | None => matmul.pack_on(matrix, &self.threads)?,
+            // Others are freed before theirs are packed.
+            let shared = packed.take().filter(|(other, _)| matmul.shares_packing_with(other));
+            let weights = match shared {
+                Some((_, weights)) => weights,
+                None => matmul.pack_on(matrix, &self.threads)?,
             };
             measured.packed_bytes = measured.packed_bytes.max(weights.bytes());
             let mut x = Random::new(self.seed, &format!("{name} m={m}")).gauss_vec(m * k, 1.0);
@@ -258,7 +262,7 @@ impl Bench<'_> {
         rows.dedup();
         let accuracy = match matmul.entry().precision() {
             Some(precision) if precision != Precision::Int8 => {
-                check_floats(matrix, oracle, precision, x, &y, &rows)?
+                check_floats(name, matrix, oracle, precision, x, &y, &rows)?
             }
             Some(_) | None if n == 0 || k == 0 => {
                 // Sums of nothing.
@@ -266,7 +270,7 @@ impl Bench<'_> {
                 if zeros { Accuracy::Exact } else { Accuracy::Wrong("not 0".to_owned()) }
             }
             Some(_) | None => {
-                check(matrix, oracle, x, &rows, |row| (0..m).map(|t| (t, y[t * n + row])).collect())?
+                check(name, matrix, oracle, x, &rows, |row| (0..m).map(|t| (t, y[t * n + row])).collect())?
             }
         };
         if accuracy.is_wrong() {
@@ -319,6 +323,7 @@ pub(super) fn rows_to_check(m: usize, n: usize, k: usize) -> Vec<usize> {
 
 /// Compares some rows of a product of floats with sums in f64.
 fn check_floats(
+    name: &str,
     matrix: &QuantizedMatrix<'_>,
     oracle: &FormatOracle<'_>,
     precision: Precision,
@@ -327,12 +332,18 @@ fn check_floats(
     rows: &[usize],
 ) -> Result<Accuracy, CliError> {
     let (n, k) = (matrix.n(), matrix.k());
-    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    let (mut expected, mut found, mut overflow) = (Vec::new(), Vec::new(), None);
     let x: Vec<Vec<f64>> = x.chunks(k.max(1)).map(|x| multiplied(precision, oracle, x)).collect();
     for &row in rows {
         let weights = oracle.row(matrix.data(), n, k, row)?.f32s;
         for (t, x) in x.iter().enumerate() {
             let (must, y) = (Bounded::new(precision, &weights, x, 0.0), y[t * n + row]);
+            // Of weights that are not finite it is NaN.
+            let has_room = must.expected.abs() <= f64::from(f32::MAX);
+            if !y.is_finite() && !has_room {
+                overflow.get_or_insert((t, row, y));
+                continue;
+            }
             if !must.allows(y) {
                 return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must}, found {y:e}")));
             }
@@ -340,12 +351,26 @@ fn check_floats(
             found.push(y);
         }
     }
+    within_f32(name, overflow)?;
     Ok(Accuracy::Nmse(normalized_error(&expected, &found)))
+}
+
+/// Refuses weights whose products are beyond f32, once all others are as they must be: the first one by token, row and value.
+fn within_f32(name: &str, overflow: Option<(usize, usize, f32)>) -> Result<(), CliError> {
+    let Some((t, row, y)) = overflow else { return Ok(()) };
+    let what = format!(
+        "row {row}: its product with token {t} is {y}, by the kernel and by the oracle: its weights are too large for f32"
+    );
+    Err(CliError::Defect { tensor: name.to_owned(), what })
 }
 
 /// Compares outputs of some rows of the weights with the oracle, whose bits they must have: `outputs` gives those of a row, each with
 /// its token.
+///
+/// # Errors
+/// [`CliError::Defect`] for weights whose products are beyond f32.
 pub(super) fn check(
+    name: &str,
     matrix: &QuantizedMatrix<'_>,
     oracle: &FormatOracle<'_>,
     x: &[f32],
@@ -367,26 +392,27 @@ pub(super) fn check(
         true => Vec::new(),
         false => tokens.iter().map(|row| oracle.activations_f64(&row.q, &row.scales)).collect(),
     };
-    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    let (mut expected, mut found, mut overflow) = (Vec::new(), Vec::new(), None);
     for &row in rows {
         let decoded = oracle.row(matrix.data(), n, k, row)?;
         for (t, y) in outputs(row) {
             let must = oracle.product_f32(&decoded, &tokens[t].q, &tokens[t].scales, None);
-            if must.to_bits() != y.to_bits() {
+            // Which NaN comes of an overflow is the processor's own.
+            if must.to_bits() != y.to_bits() && !(must.is_nan() && y.is_nan()) {
                 return Ok(Accuracy::Wrong(format!("y[{t}, {row}]: expected {must:e}, found {y:e}")));
             }
-            if !exact {
+            if !y.is_finite() {
+                overflow.get_or_insert((t, row, y));
+            } else if !exact {
                 expected.push(oracle.product_f64(&decoded, &f64s[t], None));
                 found.push(y);
             }
         }
     }
-    if exact {
-        return Ok(Accuracy::Exact);
-    }
     let nmse = normalized_error(&expected, &found);
-    if nmse <= NMSE_BOUND {
-        return Ok(Accuracy::Nmse(nmse));
+    if exact || nmse <= NMSE_BOUND {
+        within_f32(name, overflow)?;
+        return Ok(if exact { Accuracy::Exact } else { Accuracy::Nmse(nmse) });
     }
     Ok(Accuracy::Wrong(format!("NMSE {nmse:.1e} against f64, bound {NMSE_BOUND:.0e}")))
 }

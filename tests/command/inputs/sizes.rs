@@ -101,6 +101,34 @@ fn what_no_machine_can_address_is_without_a_kernel() -> Result<(), Box<dyn std::
     Ok(())
 }
 
+/// What converts whole tensors takes no more than can be addressed either.
+#[test]
+fn conversions_have_a_size_too() {
+    for op in ["quantize", "dequantize", "embed"] {
+        gristmill(words(&format!("explain {op} --format i2_s --shape 1x4294967296x4294967296")))
+            .code(1)
+            .complains("--shape 1x4294967296x4294967296")
+            .complains("help: ");
+        gristmill(words(&format!("explain {op} --format i2_s --shape 1x4096x4096"))).code(0);
+    }
+    gristmill(words("quantize --format i2_s --row 256 nowhere.gguf -o out.gguf"))
+        .code(1)
+        .complains("--row 256 is for --raw");
+}
+
+/// Help that could not be written was not given.
+#[cfg(target_os = "linux")]
+#[test]
+fn help_on_a_full_disk_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
+    for line in ["--help", "run --help", "--version"] {
+        let full = std::fs::File::options().write(true).open("/dev/full")?;
+        let mut command = crate::common::command();
+        let ran = crate::common::finished(command.args(words(line)).stdout(full).output());
+        ran.code(1).complains("can't write to standard output");
+    }
+    Ok(())
+}
+
 /// A device has no end: whatever reads a file as a whole stops where such a file ends at the latest.
 #[cfg(target_os = "linux")]
 #[test]
@@ -157,6 +185,21 @@ fn a_limit_on_the_process_counts() {
         env!("CARGO_BIN_EXE_gristmill"),
     ]);
     crate::common::finished(command.output()).code(1).complains("are available");
+    // Near what is needed it is an answer, too, and no end of the program.
+    for kilobytes in (80_000..160_000).step_by(4_000) {
+        let mut command = std::process::Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -v {kilobytes}; exec \"$0\" run --m 1 --threads 1"),
+            env!("CARGO_BIN_EXE_gristmill"),
+        ]);
+        let ran = crate::common::finished(command.output());
+        assert!(
+            ran.code == 0 || ran.stderr.contains("besides 32.0 MiB for the program itself"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
 
 /// Rows without columns, and columns without rows, take no bytes of a file, so a file of a hundred bytes may declare any number of them.

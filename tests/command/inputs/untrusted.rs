@@ -199,6 +199,60 @@ fn a_scale_that_is_no_number_is_the_files_fault() -> Outcome {
     Ok(())
 }
 
+/// Scales that are numbers, and so large that products are none: the kernel that says so is right.
+#[cfg(feature = "ggml")]
+#[test]
+fn products_beyond_f32_are_the_files_fault() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [file, raw, values] = ["m.gguf", "m.bin", "m.f32"].map(|name| folder.path().join(name));
+    // Blocks of a byte with the exponent of their scale, 2^(e-128), and 32 codes; 7 stands for 12.
+    let blocks = |exponent: u8| -> Vec<u8> {
+        (0..8).flat_map(|_| [vec![exponent], vec![0x77; 16]].concat()).collect()
+    };
+    for (exponent, finite) in [(120, true), (252, true), (254, false)] {
+        let mut writer = GgufWriter::new();
+        writer.metadata("general.architecture", Value::String("llama"))?;
+        writer.tensor("w", &[256, 1], 39, 136)?;
+        let mut stream = writer.write_to(Vec::new())?;
+        stream.data("w", &blocks(exponent))?;
+        std::fs::write(&file, stream.finish()?)?;
+        let run = gristmill(["run", text(&file), "--m", "1,9", "--threads", "1"]);
+        let is_small = exponent == 120;
+        let run = run.code(if is_small { 0 } else { 1 });
+        let told = run.stdout.contains("defective data: w: row 0: its product with token 0 is ");
+        assert!(
+            told != is_small && !run.stdout.to_lowercase().contains("wrong"),
+            "{exponent}: {}",
+            run.stdout
+        );
+        gristmill(["inspect", text(&file), "w"]).code(if finite { 0 } else { 1 });
+        std::fs::write(&raw, blocks(exponent))?;
+        let line = ["dequantize", "--raw", "--format", "mxfp4", "--row", "256", text(&raw), text(&values)];
+        let ran = gristmill(line).code(if finite { 0 } else { 1 });
+        if !finite {
+            ran.complains("row 0, column 0: the value is inf, beyond f32").complains("help: ");
+        }
+    }
+    Ok(())
+}
+
+/// Neither is a raw file whose scale is none turned into values.
+#[test]
+fn a_scale_that_is_no_number_makes_no_values() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let [raw, values] = ["m.bin", "m.f32"].map(|name| folder.path().join(name));
+    let mut bytes = [[0x55; 64].as_slice(), &[0, 0x3c]].concat().repeat(4);
+    bytes[3 * 66 + 64..].copy_from_slice(&0x7e00u16.to_le_bytes());
+    std::fs::write(&raw, bytes)?;
+    gristmill(["dequantize", "--raw", "--format", "tq2_0", "--row", "512", text(&raw), text(&values)])
+        .code(1)
+        .complains("m.bin")
+        .complains("row 1, block 1, byte 262 of the tensor: `d` is NaN")
+        .complains("help: ");
+    assert!(!values.exists());
+    Ok(())
+}
+
 #[test]
 fn one_rule_for_exit_codes() -> Outcome {
     let folder = tempfile::tempdir()?;
