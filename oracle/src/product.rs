@@ -86,7 +86,7 @@ impl FormatOracle<'_> {
         let weight = values.iter().map(|v| u64::from(v.unsigned_abs())).max().unwrap_or(0);
         let sum = |weight: u64, term: &Split<'_>| 128 * length as u64 * weight * most(term);
         let fits = sum(weight, &terms[0]) < 1 << 31
-            && terms.get(1).is_none_or(|low| sum(1, low) < 1 << 31 && run * 128 < 1 << 15);
+            && terms.get(1).is_none_or(|low| sum(1, low) < 1 << 31 && run * 128 <= 1 << 15);
         fits.then_some(length)
     }
 
