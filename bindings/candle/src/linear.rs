@@ -11,8 +11,11 @@ use candle_core::{
 };
 use candle_nn::VarBuilder;
 use gristmill::gguf::{LayerOptions, Model};
+use gristmill::half::slice::HalfFloatSliceExt;
 use gristmill::languages::{self, Guard, Layer};
-use gristmill::{LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Request, Threads, Workspace};
+use gristmill::{
+    LinearOptions, QuantizedMatrix, Quantizer, REGISTRY, Receipt, Request, Threads, Workspace, widen_f16,
+};
 #[cfg(not(feature = "cuda"))]
 use std::convert::Infallible as Place;
 use std::io::{Read, Seek};
@@ -362,6 +365,17 @@ impl Inner {
         Ok(Tokens { m, values: start..end, outputs: Shape::from(outputs) })
     }
 
+    /// On the processor.
+    fn product(&self, x: &[f32], m: usize) -> Result<Vec<f32>> {
+        let mut y = zeros(m * self.layer.n())?;
+        let mut workspace = self.workspaces().pop().unwrap_or_default();
+        let bias = self.bias.as_deref();
+        let done = self.layer.forward(x, m, bias, &mut y, &mut workspace, &self.threads);
+        self.workspaces().push(workspace);
+        done.map_err(Error::wrap)?;
+        Ok(y)
+    }
+
     /// The input is on `found`, the weights are elsewhere.
     fn elsewhere<T>(&self, found: &str) -> Result<T> {
         let place = if self.cuda.is_some() { "a CUDA device" } else { "the processor" };
@@ -381,21 +395,31 @@ impl CustomOp1 for Inner {
         if self.cuda.is_some() {
             return self.elsewhere("the processor");
         }
-        let CpuStorage::F32(values) = storage else {
-            let got = candle_core::backend::BackendStorage::dtype(storage);
-            return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });
+        let Tokens { m, values, outputs } = self.tokens(layout)?;
+        let ends = || bail!("gristmill-linear: the input ends before its layout does: {layout:?}");
+        let y = match storage {
+            CpuStorage::F32(all) => match all.get(values) {
+                Some(x) => CpuStorage::F32(self.product(x, m)?),
+                None => return ends(),
+            },
+            // As candle's own layer: by f32, and back.
+            CpuStorage::F16(all) => match all.get(values) {
+                Some(x) => {
+                    let mut wide = zeros(x.len())?;
+                    widen_f16(x, &mut wide);
+                    let wide = self.product(&wide, m)?;
+                    let mut y = zeros(wide.len())?;
+                    y.convert_from_f32_slice(&wide);
+                    CpuStorage::F16(y)
+                }
+                None => return ends(),
+            },
+            other => {
+                let got = candle_core::backend::BackendStorage::dtype(other);
+                return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });
+            }
         };
-        let Tokens { m, values: range, outputs } = self.tokens(layout)?;
-        let Some(x) = values.get(range) else {
-            bail!("gristmill-linear: the input ends before its layout does: {layout:?}")
-        };
-        let mut y = zeros(m * self.layer.n())?;
-        let mut workspace = self.workspaces().pop().unwrap_or_default();
-        let bias = self.bias.as_deref();
-        let done = self.layer.forward(x, m, bias, &mut y, &mut workspace, &self.threads);
-        self.workspaces().push(workspace);
-        done.map_err(Error::wrap)?;
-        Ok((CpuStorage::F32(y), outputs))
+        Ok((y, outputs))
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -71,6 +71,27 @@ fn library(format: &str, n: usize, k: usize, blocks: &[u8], x: &[f32]) -> Vec<f3
     y
 }
 
+/// As candle's own layer, which a model run in f16 calls.
+#[test]
+fn activations_may_be_f16() -> Result<()> {
+    let (n, k) = (48, 512);
+    let weights = Arc::new(QTensor::quantize(&values(1, &[n, k])?, GgmlDType::Q4K)?);
+    let ours = Swapped::from_arc(Arc::clone(&weights), Fallback::Refuse, &threads())?;
+    let x = values(2, &[2, 3, k])?.to_dtype(DType::F16)?;
+    let found = ours.forward(&x)?;
+    assert_eq!((found.dtype(), found.dims()), (DType::F16, &[2, 3, n][..]));
+    let wide = ours.forward(&x.to_dtype(DType::F32)?)?.to_dtype(DType::F16)?;
+    assert_eq!(bits(&list(&found.to_dtype(DType::F32)?)?), bits(&list(&wide.to_dtype(DType::F32)?)?));
+    let candles = QMatMul::from_arc(weights)?.forward(&x)?;
+    assert_eq!(candles.dtype(), DType::F16);
+    let exact: Vec<f64> = list(&candles.to_dtype(DType::F32)?)?.into_iter().map(f64::from).collect();
+    let error = nmse(&list(&found.to_dtype(DType::F32)?)?, &exact);
+    assert!(error < 4.0 * NMSE, "{error}");
+    let refused = ours.forward(&x.to_dtype(DType::F64)?).expect_err("f64").to_string();
+    assert!(refused.contains("F64"), "{refused}");
+    Ok(())
+}
+
 #[test]
 fn products_are_the_librarys_and_close_to_candles() -> Result<()> {
     let (n, k) = (48, 512);

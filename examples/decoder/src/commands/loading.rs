@@ -11,7 +11,8 @@ use clap::Args;
 use gristmill::gguf::Model;
 use gristmill::vocab::Isa;
 use serde::Serialize;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -164,10 +165,19 @@ fn without_controls(text: &str) -> String {
     text.chars().map(one).collect()
 }
 
+/// Bytes of a text: more than any context takes, and devices have no end.
+const LONGEST_TEXT: u64 = 64 << 20;
+
 /// A text file.
 pub(super) fn read_text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(failed)?;
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(LONGEST_TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST_TEXT {
+        let why = format!("{} has more than {LONGEST_TEXT} bytes, too many for a text", path.display());
+        return Err(Error::Asked(why));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::Asked(format!("{} is not UTF-8: byte {at} begins no character", path.display()))

@@ -87,6 +87,8 @@ fn what_is_wrong_is_said() {
     let text = folder.path().join("prompt.txt");
     std::fs::write(&text, b"caf\xe9 au lait").unwrap();
     run(path, &["--file", text.to_str().unwrap()], "not UTF-8: byte 3");
+    #[cfg(unix)]
+    run(path, &["--file", "/dev/zero"], "too many for a text");
     let numbers = model(folder.path(), "numbers.gguf", &["--no-vocab"]);
     run(&numbers, &["-p", "a"], "no vocabulary");
     refused(&["chat", &numbers], "no vocabulary");
