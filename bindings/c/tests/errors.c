@@ -70,7 +70,7 @@ int main(void) {
     float back[2 * K];
     EXPECT(GM_OK, "", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K));
     EXPECT(GM_OK, "", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K, NULL));
-    EXPECT(GM_SHAPE, "row 4 is beyond", gm_dequantize("i2_s", N, K, blocks, BYTES, 3, 2, back, 2 * K));
+    EXPECT(GM_SHAPE, "rows 3 to 5 are not a range", gm_dequantize("i2_s", N, K, blocks, BYTES, 3, 2, back, 2 * K));
     EXPECT(GM_SHAPE, "overflow", gm_dequantize("i2_s", N, K, blocks, BYTES, (size_t)-1, 2, back, 2 * K));
     EXPECT(GM_SHAPE, "expected 512", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, K));
     blocks[0] |= 0xc0;
@@ -90,7 +90,7 @@ int main(void) {
     EXPECT(GM_OK, "", gm_dequantize("i2_s", N, K, blocks, BYTES, 1, 2, back, 2 * K));
     EXPECT(GM_OK, "", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 1, 2, again, 2 * K, threads));
     if (memcmp(back, again, sizeof back)) return 16;
-    EXPECT(GM_SHAPE, "row 4 is beyond", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 3, 2, again, 2 * K, threads));
+    EXPECT(GM_SHAPE, "rows 3 to 5 are not a range", gm_dequantize_on("i2_s", N, K, blocks, BYTES, 3, 2, again, 2 * K, threads));
     EXPECT(GM_OK, "", gm_workspace_new(&workspace));
     EXPECT(GM_INVALID_ARGUMENT, "workspace is NULL", gm_workspace_new(NULL));
 
