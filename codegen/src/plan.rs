@@ -281,7 +281,7 @@ impl<'a> MatmulPlan<'a> {
     pub fn widens_by_integers(&self) -> bool {
         let in_pairs = matches!(self.dot, Dot::Pairs { .. } | Dot::PairsWithin { .. });
         let scaled = self.staged.as_ref().is_some_and(|staged| staged.scaled.is_some());
-        let sums_fit = self.signs || self.format.corrects_in_pairs();
+        let sums_fit = self.format.corrects_in_pairs(self.signs);
         let superblock = self.format.superblock.is_some();
         in_pairs && self.tokens > 1 && self.primitives.words && superblock && sums_fit && !scaled
     }

@@ -8,11 +8,9 @@ use std::path::Path;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A file of a folded matrix and one that is not, with a declaration of this version.
-fn model(path: &Path, version: u32) -> Outcome {
+/// Declares, in this version, that the matrix `folded` is folded.
+fn declare(writer: &mut GgufWriter, version: u32) -> Outcome {
     let names = ArrayBuf::strings(["folded"]);
-    let mut writer = GgufWriter::new();
-    writer.metadata("general.architecture", Value::String("llama"))?;
     for (key, value) in [
         ("version", Value::U32(version)),
         ("transform", Value::String("normalized-sylvester-walsh-hadamard")),
@@ -23,6 +21,14 @@ fn model(path: &Path, version: u32) -> Outcome {
     ] {
         writer.metadata(&format!("prism.hadamard.{key}"), value)?;
     }
+    Ok(())
+}
+
+/// A file of a folded matrix and one that is not, with a declaration of this version.
+fn model(path: &Path, version: u32) -> Outcome {
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", Value::String("llama"))?;
+    declare(&mut writer, version)?;
     for name in ["folded", "plain"] {
         writer.tensor(name, &[128, 4], 8, 4 * 136)?;
     }
@@ -67,17 +73,7 @@ fn a_folded_tensor_is_not_left_out() -> Outcome {
     let folder = tempfile::tempdir()?;
     let [file, output] = ["m.gguf", "out.gguf"].map(|name| folder.path().join(name));
     let mut writer = GgufWriter::new();
-    let names = ArrayBuf::strings(["folded"]);
-    for (key, value) in [
-        ("version", Value::U32(1)),
-        ("transform", Value::String("normalized-sylvester-walsh-hadamard")),
-        ("axis", Value::String("input-last-dimension")),
-        ("block_size", Value::U32(64)),
-        ("sign_mode", Value::String("identity")),
-        ("weight_names", names.value()),
-    ] {
-        writer.metadata(&format!("prism.hadamard.{key}"), value)?;
-    }
+    declare(&mut writer, 1)?;
     for name in ["folded", "plain", "more"] {
         writer.tensor(name, &[128, 2], 0, 1024)?;
     }

@@ -3,7 +3,7 @@
 #[cfg(all(feature = "ik", feature = "ggml"))]
 compile_error!("both peers define the same symbols: build with one of the features");
 
-mod library;
+pub mod library;
 #[cfg(feature = "ggml")]
 pub mod repacked;
 
@@ -12,10 +12,12 @@ pub use library::PACKAGE;
 use crate::error::Error;
 #[cfg(feature = "ik")]
 use gristmill::{CpuProfile, vocab::Feature};
-use library::{Context, graph_size, sys};
-use std::ffi::c_void;
 #[cfg(feature = "ggml")]
-use std::ffi::{CStr, c_char};
+use library::error_of;
+use library::{Context, graph_size, sys};
+#[cfg(feature = "ggml")]
+use std::ffi::c_char;
+use std::ffi::c_void;
 
 /// A format of the peer and ours that it is compared with.
 pub struct Pair {
@@ -156,9 +158,9 @@ pub fn compiled_for() -> Vec<&'static str> {
 /// Errors alone: it tells of each tensor that it lays out anew.
 #[cfg(feature = "ggml")]
 unsafe extern "C" fn listen(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    if level == sys::GGML_LOG_LEVEL_ERROR && !text.is_null() {
-        // SAFETY: the peer passes a string that lives through the call.
-        eprint!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
+    // SAFETY: the peer passes such a string.
+    if let Some(error) = unsafe { error_of(level, text) } {
+        eprint!("{error}");
     }
 }
 

@@ -335,6 +335,14 @@ fn zeros<T: Clone + Default>(len: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
+/// The values of an input in its storage.
+fn within<'a, T>(all: &'a [T], values: Range<usize>, layout: &Layout) -> Result<&'a [T]> {
+    match all.get(values) {
+        Some(values) => Ok(values),
+        None => bail!("gristmill-linear: the input ends before its layout does: {layout:?}"),
+    }
+}
+
 /// What an input of a product is.
 struct Tokens {
     m: usize,
@@ -396,24 +404,18 @@ impl CustomOp1 for Inner {
             return self.elsewhere("the processor");
         }
         let Tokens { m, values, outputs } = self.tokens(layout)?;
-        let ends = || bail!("gristmill-linear: the input ends before its layout does: {layout:?}");
         let y = match storage {
-            CpuStorage::F32(all) => match all.get(values) {
-                Some(x) => CpuStorage::F32(self.product(x, m)?),
-                None => return ends(),
-            },
+            CpuStorage::F32(all) => CpuStorage::F32(self.product(within(all, values, layout)?, m)?),
             // As candle's own layer: by f32, and back.
-            CpuStorage::F16(all) => match all.get(values) {
-                Some(x) => {
-                    let mut wide = zeros(x.len())?;
-                    widen_f16(x, &mut wide);
-                    let wide = self.product(&wide, m)?;
-                    let mut y = zeros(wide.len())?;
-                    y.convert_from_f32_slice(&wide);
-                    CpuStorage::F16(y)
-                }
-                None => return ends(),
-            },
+            CpuStorage::F16(all) => {
+                let x = within(all, values, layout)?;
+                let mut wide = zeros(x.len())?;
+                widen_f16(x, &mut wide);
+                let wide = self.product(&wide, m)?;
+                let mut y = zeros(wide.len())?;
+                y.convert_from_f32_slice(&wide);
+                CpuStorage::F16(y)
+            }
             other => {
                 let got = candle_core::backend::BackendStorage::dtype(other);
                 return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });

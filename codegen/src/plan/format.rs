@@ -133,9 +133,10 @@ impl<'a> FormatPlan<'a> {
         self.superblock.as_ref().map_or(1, |superblock| superblock.runs)
     }
 
-    /// Whether the zero points of two runs can be corrected by their sums of activations as i16.
-    pub(super) fn corrects_in_pairs(&self) -> bool {
-        self.min() == 0 || sum_fits_i16(self.k_group)
+    /// Whether the zero points of two runs can be corrected by their sums of activations as i16, or, where operands have `signs`,
+    /// nothing is to be corrected.
+    pub(super) fn corrects_in_pairs(&self, signs: bool) -> bool {
+        signs || self.min() == 0 || sum_fits_i16(self.k_group)
     }
 
     /// How far integer sums go, in words.

@@ -94,7 +94,7 @@ impl<'a> Staged<'a> {
         };
         let scaled = Scaled::new(plan, primitives, wide);
         // As `MatmulPlan::widens_by_integers` has it.
-        let in_pairs = tokens > 1 && (!wide || signs) && (signs || plan.corrects_in_pairs());
+        let in_pairs = tokens > 1 && (!wide || signs) && plan.corrects_in_pairs(signs);
         let integers = scaled.is_none() && primitives.sum_pairs && plan.superblock.is_some() && in_pairs;
         let costly = pack.costly() || wide && pack.fields > 1;
         let plain = primitives.stages && pack.plain();

@@ -77,13 +77,12 @@ impl SuperBlock {
         {
             return None;
         }
-        // Sums of activations go through the minima as i16.
-        let fits_i16 = sum_fits_i16(run);
         let weight = u64::from(values.0.unsigned_abs().max(values.1.unsigned_abs()));
         let worst = |weight: u64, most: u32| 128 * u64::from(elements) * weight * u64::from(most);
         let limit = i32::MAX as u64;
+        // Sums of activations go through the minima as i16.
         let exact = worst(weight, scale.most) <= limit
-            && min.as_ref().is_none_or(|min| fits_i16 && worst(1, min.most) <= limit);
+            && min.as_ref().is_none_or(|min| sum_fits_i16(run) && worst(1, min.most) <= limit);
         exact.then_some(SuperBlock { runs: elements / run, scale, min })
     }
 

@@ -26,10 +26,12 @@ pub(super) struct How {
     pub(super) alone: bool,
 }
 
-impl Behind {
+impl How {
     /// Enqueued and left, without a time.
-    pub(super) const LATER: How = How { timed: false, alone: false };
+    const LATER: How = How { timed: false, alone: false };
+}
 
+impl Behind {
     /// The driver's handle of the event behind it.
     pub(super) fn handle(&self) -> *mut c_void {
         self.end.cu_event().cast()
@@ -94,7 +96,7 @@ impl Gpu {
         act: impl FnOnce(CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
         super::kept::give_back();
-        let (behind, enqueued) = self.with_event(what, kernel, doing, Behind::LATER, act)?;
+        let (behind, enqueued) = self.with_event(what, kernel, doing, How::LATER, act)?;
         // Waited for also where not all of it was enqueued.
         let waited = behind.synchronize();
         self.check(kernel, doing, enqueued.and(waited))

@@ -1,7 +1,8 @@
 //! Files that commands write: never over an input, never half, and nothing of a model is lost on the way.
 
-use crate::common::{Ran, command, data, finished, gristmill, text, words};
+use crate::common::{command, data, finished, gristmill, text, words};
 use gristmill::gguf::{Gguf, unquantized_only};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -306,12 +307,13 @@ fn names_that_ggml_does_not_read_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Runs the command where no file may become larger than `blocks` of 512 bytes.
+/// The command, where no file may become larger than `blocks` of 512 bytes.
 #[cfg(unix)]
-fn on_a_full_disk(blocks: usize, arguments: &[String]) -> Ran {
+fn on_a_full_disk(blocks: usize, arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_gristmill")]);
-    finished(command.args(arguments).output())
+    command.args(arguments);
+    command
 }
 
 /// First runs that can't be marked are an error at the start: a kernel that ended the program would not be found.
@@ -321,10 +323,11 @@ fn a_full_disk_keeps_no_quarantine() -> Outcome {
     let folder = tempfile::tempdir()?;
     let [_, _, model] = inputs(folder.path())?;
     let kept = folder.path().join("kept");
-    let limited = format!("ulimit -f 1; exec \"$0\" run --threads 1 --m 1 {}", text(&model));
-    let mut command = Command::new("sh");
-    command.args(["-c", &limited, env!("CARGO_BIN_EXE_gristmill")]).env("GRISTMILL_QUARANTINE", &kept);
-    finished(command.output()).code(1).complains("can't mark first runs").complains("help: ");
+    let mut command = on_a_full_disk(1, &["run", "--threads", "1", "--m", "1", text(&model)]);
+    finished(command.env("GRISTMILL_QUARANTINE", &kept).output())
+        .code(1)
+        .complains("can't mark first runs")
+        .complains("help: ");
     Ok(())
 }
 
@@ -345,7 +348,7 @@ fn a_full_disk_leaves_the_old_file() -> Outcome {
                 std::fs::write(&output, old)?;
             }
             let listed = names(folder.path());
-            on_a_full_disk(0, &arguments).code(1).complains("error");
+            finished(on_a_full_disk(0, &arguments).output()).code(1).complains("error");
             assert_eq!(
                 std::fs::read_to_string(&output).ok().as_deref(),
                 there.then_some(old),

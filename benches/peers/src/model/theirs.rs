@@ -2,11 +2,8 @@
 
 use crate::error::Error;
 use crate::peer::PACKAGE;
-#[cfg(feature = "ik")]
-use ik_llama_cpp_sys as sys;
-#[cfg(feature = "ggml")]
-use llama_cpp_sys_2 as sys;
-use std::ffi::{CStr, CString, c_char, c_void};
+use crate::peer::library::{error_of, sys};
+use std::ffi::{CString, c_char, c_void};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -38,15 +35,11 @@ pub const SETTINGS: &[Setting] = &[
 /// What the peer said of errors since somebody asked.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps lines about errors and drops the others, which are hundreds a model.
+/// Keeps lines about errors.
 unsafe extern "C" fn listen(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    if level != sys::GGML_LOG_LEVEL_ERROR || text.is_null() {
-        return;
-    }
-    // SAFETY: the peer passes a string that lives through the call.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    if let Ok(mut said) = SAID.lock() {
-        said.push_str(&text);
+    // SAFETY: the peer passes such a string.
+    if let (Some(error), Ok(mut said)) = (unsafe { error_of(level, text) }, SAID.lock()) {
+        said.push_str(&error);
     }
 }
 

@@ -6,11 +6,25 @@ pub use ik_llama_cpp_sys as sys;
 #[cfg(feature = "ggml")]
 pub use llama_cpp_sys_2 as sys;
 
+use std::ffi::{CStr, c_char};
+
 /// The package of the peer.
 #[cfg(feature = "ik")]
 pub const PACKAGE: &str = "ik-llama-cpp-sys";
 #[cfg(feature = "ggml")]
 pub const PACKAGE: &str = "llama-cpp-sys-2";
+
+/// What a line of the peer's log says, if it is about an error: others are hundreds a model.
+///
+/// # Safety
+/// `text` is null or a string that lives through the call.
+pub unsafe fn error_of(level: sys::ggml_log_level, text: *const c_char) -> Option<String> {
+    if level != sys::GGML_LOG_LEVEL_ERROR || text.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller answers for.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
 
 /// A context, for descriptions of tensors and graphs; their data lie in buffers of ours.
 pub struct Context(pub *mut sys::ggml_context);

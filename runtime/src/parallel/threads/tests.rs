@@ -3,7 +3,8 @@ use super::*;
 use crate::parallel::division::split_range;
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[test]
 fn every_piece_is_run_once() -> Result<(), Error> {
@@ -230,20 +231,20 @@ fn executors_say_how_many_threads_they_have() -> Result<(), Error> {
 
 #[test]
 fn chunks_are_for_all_threads() -> Result<(), Error> {
-    struct Parts(usize, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+    struct Parts(usize, Arc<AtomicUsize>);
     impl Executor for Parts {
         fn count(&self) -> usize {
             self.0
         }
         fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
-            self.1.store(parts, std::sync::atomic::Ordering::Relaxed);
+            self.1.store(parts, Ordering::Relaxed);
             (0..parts).for_each(part);
         }
     }
     // Four to a thread as long as they need no memory.
     for (count, expected) in [(2, 8), (16, 64), (40, 64), (96, 96)] {
-        let seen = std::sync::Arc::default();
-        let threads = Threads::lent(Parts(count, std::sync::Arc::clone(&seen)))?;
+        let seen = Arc::default();
+        let threads = Threads::lent(Parts(count, Arc::clone(&seen)))?;
         let mut items = vec![0; 1000];
         let add = |chunk: usize, items: &mut [usize]| -> Result<(), Error> {
             items.iter_mut().for_each(|item| *item += chunk + 1);
@@ -251,7 +252,7 @@ fn chunks_are_for_all_threads() -> Result<(), Error> {
         };
         threads.chunks(&mut items, 3, add)?;
         assert!(items.iter().enumerate().all(|(i, item)| i / 3 + 1 == *item), "{count}");
-        assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), expected, "{count}");
+        assert_eq!(seen.load(Ordering::Relaxed), expected, "{count}");
     }
     Ok(())
 }
