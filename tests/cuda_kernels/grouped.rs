@@ -221,9 +221,11 @@ fn sorted(unit: &Unit, list: &[u32], each: usize, experts: usize, by_pair: bool,
     let [rows, places] = ["rows", "places"].map(|name| Buffer::<u32>::unset(name, pairs));
     let ends = Buffer::<u32>::unset("ends", tokens);
     let fault = Buffer::output("fault", &[u64::MAX]);
-    let launch = unit.launch("route").arg(&input).arg(tokens as u32).arg(each as u32).arg(experts as u32);
+    let launch = unit.launch("route");
+    let counts = Buffer::<u32>::unset("counts", launch.warps() * experts);
+    let launch = launch.arg(&input).arg(tokens as u32).arg(each as u32).arg(experts as u32);
     let launch = launch.arg(u32::from(by_pair)).arg(of_a_tile as u32).arg(most as u32);
-    let launch = launch.arg(&starts).arg(&tiles).arg(&rows).arg(&places).arg(&ends).arg(&fault);
+    let launch = launch.arg(&counts).arg(&starts).arg(&tiles).arg(&rows).arg(&places).arg(&ends).arg(&fault);
     launch.run().unwrap_or_else(|report| panic!("{report}"));
     Sorted {
         starts: starts.read(),
@@ -244,9 +246,15 @@ fn lists_are_sorted_by_expert() {
     let unit = Unit::new(EXPERTS, &text_of(EXPERTS));
     let mut random = Random::new(20, "lists");
     // More experts and more pairs than a CUDA block has threads, one of each, one expert for all.
-    for (tokens, each, experts, of_a_tile) in
-        [(1, 1, 1, 8), (1, 8, 300, 1), (150, 2, 5, 8), (7, 3, 64, 32), (40, 1, 1, 8), (70, 4, 260, 2)]
-    {
+    for (tokens, each, experts, of_a_tile) in [
+        (1, 1, 1, 8),
+        (1, 8, 300, 1),
+        (150, 2, 5, 8),
+        (7, 3, 64, 32),
+        (40, 1, 1, 8),
+        (70, 4, 260, 2),
+        (700, 2, 40, 16),
+    ] {
         let mut list = Vec::new();
         for token in 0..tokens {
             while list.len() < (token + 1) * each {

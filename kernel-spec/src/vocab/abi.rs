@@ -250,8 +250,8 @@ macro_rules! cuda_abi {
             ROUTE Route "route" {
                 list: u64 = "const u32 *list", tokens: u32 = "u32 tokens", each: u32 = "u32 each", experts: u32 = "u32 experts",
                 by_pair: u32 = "u32 by_pair", of_a_tile: u32 = "u32 of_a_tile", most_tiles: u32 = "u32 most_tiles",
-                starts: u64 = "u32 *starts", tiles: u64 = "u32x4 *tiles", rows: u64 = "u32 *rows", places: u64 = "u32 *places",
-                ends: u64 = "u32 *ends", fault: u64 = "u64 *fault",
+                counts: u64 = "u32 *counts", starts: u64 = "u32 *starts", tiles: u64 = "u32x4 *tiles", rows: u64 = "u32 *rows",
+                places: u64 = "u32 *places", ends: u64 = "u32 *ends", fault: u64 = "u64 *fault",
             }
             /// Rows of quantized activations in another order.
             GATHER Gather "gather" {

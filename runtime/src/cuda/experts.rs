@@ -122,8 +122,11 @@ impl AroundExperts {
         let too_large = Error::TooLarge { what: "the list of experts" };
         let (places, ends) = (TILE * most_tiles + pairs, TILE * most_tiles + 2 * pairs);
         let starts = ends.checked_add(tokens).ok_or(too_large.clone())?;
-        let len = experts.checked_mul(2).and_then(|starts| starts.checked_add(2));
-        let len = len.and_then(|len| len.checked_add(starts)).ok_or(too_large)?;
+        let counts = experts.checked_mul(2).and_then(|len| len.checked_add(starts + 2));
+        let counts = counts.ok_or(too_large.clone())?;
+        // Each warp counts for itself.
+        let len = experts.checked_mul(self.threads as usize / 32).and_then(|len| len.checked_add(counts));
+        let len = len.ok_or(too_large)?;
         let address = scratch.lists_there(&self.gpu, len)?;
         let lists = Lists { address, rows: TILE * most_tiles, places, ends };
         let arguments = parameters::Route {
@@ -134,6 +137,7 @@ impl AroundExperts {
             by_pair: u32::from(by_pair),
             of_a_tile: size("tokens", of_a_tile)?,
             most_tiles: size("tiles", most_tiles)?,
+            counts: lists.at(counts),
             starts: lists.at(starts),
             tiles: lists.at(0),
             rows: lists.at(lists.rows),

@@ -507,7 +507,8 @@ MmaShape mma_shape;
 void multiply_lanes(Fiber* lanes) {
     const MmaShape& shape = mma_shape;
     uint32_t rows = shape.c * 4, steps = shape.b * 16;
-    int32_t a[16][32], b[8][32];
+    // Products of sixteen bits are added in pairs by one instruction.
+    int16_t a[16][32], b[8][32];
     // A register of A holds four k of a row: rows first, then the next sixteen k.
     uint32_t row_halves = rows / 8;
     for (uint32_t lane = 0; lane < 32; lane++) {
@@ -515,7 +516,7 @@ void multiply_lanes(Fiber* lanes) {
         for (uint32_t r = 0; r < shape.a; r++) {
             for (uint32_t i = 0; i < 4; i++) {
                 uint32_t byte = lanes[lane].a[r] >> 8 * i & 0xff;
-                int32_t v = shape.a_signed ? int8_t(byte) : int32_t(byte);
+                int16_t v = shape.a_signed ? int8_t(byte) : int16_t(byte);
                 a[group + r % row_halves * 8][r / row_halves * 16 + within * 4 + i] = v;
             }
         }

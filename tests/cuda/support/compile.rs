@@ -101,7 +101,7 @@ pub fn emulator() -> &'static Compiled {
                 .replace("#include \"hopper.h\"", "");
             text.push_str(&format!("#line 1 \"{part}\"\n{part_text}\n"));
         }
-        shared_object("emulator", &text, &["-O2".into()], &[]).unwrap_or_else(|said| panic!("{said}"))
+        shared_object("emulator", &text, &["-O3".into()], &[]).unwrap_or_else(|said| panic!("{said}"))
     })
 }
 

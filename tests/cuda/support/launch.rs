@@ -166,6 +166,11 @@ impl Launch<'_> {
         self
     }
 
+    /// Warps of a block.
+    pub fn warps(&self) -> usize {
+        self.threads as usize / 32
+    }
+
     /// Threads of a block.
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = threads;
