@@ -223,17 +223,27 @@ impl Body<'_> {
         all.map(|factor| factor as f32 * self.value.unit).collect()
     }
 
+    /// The static `COLUMNS`.
+    fn columns(&self) -> String {
+        format!(
+            "static COLUMNS: [[[Int; search::columns::LANES]; {}]; CODEBOOK.len().div_ceil(search::columns::LANES)] =
+                 search::columns::columns(&CODEBOOK);\n",
+            self.value.group
+        )
+    }
+
     fn shifted_search(&self, shift: &Shift, steps: u32, scale: Rounded<'_>, runs: Runs<'_>) -> String {
         let format = self.plan.format;
         let (moved, factors) = (&format.fields[shift.field], self.factors(runs));
         let magnitudes: BTreeSet<i32> = format.integers().iter().map(|v| v.abs()).collect();
         format!(
-            "{}let rule = search::shifted::Shifted {{
-                 entries: &CODEBOOK, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
+            "{}{}let rule = search::shifted::Shifted {{
+                 entries: &CODEBOOK, columns: &COLUMNS, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
              }};
              let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
              let Some(found) = found {OR_ZEROS}{}{}{}{}",
             levels(magnitudes.into_iter()),
+            self.columns(),
             floats(shift.values.iter().map(|shift| *shift as f32)),
             floats(factors.iter().copied()),
             self.code().count,
@@ -253,11 +263,12 @@ impl Body<'_> {
         let (masks, factors) = (&self.plan.format.fields[signs.field], self.factors(runs));
         let magnitudes: BTreeSet<i32> = decode::codebook(self.value).into_iter().flatten().collect();
         format!(
-            "{}let grid = search::grid::Grid {{
-                 entries: &CODEBOOK, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
+            "{}{}let grid = search::grid::Grid {{
+                 entries: &CODEBOOK, columns: &COLUMNS, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
              }};
              let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) {OR_ZEROS}{}{}{}{}",
             levels(magnitudes.into_iter()),
+            self.columns(),
             floats(factors.iter().copied()),
             signs.parity,
             self.code().count,

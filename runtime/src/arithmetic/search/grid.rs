@@ -5,11 +5,15 @@
 //! `c * c * q - 2 * c * p` plus a constant, with p and q sums that do not depend on c, so one pass over the
 //! codebook finds the best entry for every factor that a run may have.
 
+use super::columns::LANES;
+
 /// What a format of this kind is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid<'a, T, const W: usize, const S: usize> {
     /// The codebook: `W` magnitudes an entry.
     pub entries: &'a [[T; W]],
+    /// The same by [columns](super::columns::columns).
+    pub columns: &'a [[[T; LANES]; W]],
     /// The magnitudes that occur in it, ascending.
     pub levels: &'a [f32],
     /// The factor that each stored factor of a run stands for, times the format's unit; positive, ascending.
@@ -158,7 +162,8 @@ where
     let weights = weigh(x, importance);
     let (signs, magnitudes) = signs::<E, G>(x, &weights, grid.parity);
     let scales = Scales { levels: grid.levels, factors: grid.factors, steps: grid.steps };
-    let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, entries: grid.entries };
+    let (entries, columns) = (grid.entries, grid.columns);
+    let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, entries, columns };
     let found = search::<_, E, R, S>(&magnitudes, &weights, &scales, &encoder, [0u16; C], stored);
     found.map(|(codes, scale, runs)| Found { codes, signs, scale, runs })
 }
@@ -168,6 +173,7 @@ struct Magnitudes<'a, T, const E: usize, const C: usize, const R: usize, const W
     x: &'a [f32; E],
     weights: &'a [f32; E],
     entries: &'a [[T; W]],
+    columns: &'a [[[T; LANES]; W]],
 }
 
 /// Sign masks, and the values without their signs. Where parity forbids a mask, the weight whose sign matters
@@ -257,13 +263,16 @@ where
         for group in groups.clone() {
             let mut best = [f32::INFINITY; S];
             let mut at = [0u16; S];
-            for (index, entry) in self.entries.iter().enumerate() {
-                let (p, q) = sums(self.x, self.weights, entry, group);
-                for s in 0..S {
-                    let error = square[s] * q - twice[s] * p;
-                    let better = error < best[s];
-                    best[s] = if better { error } else { best[s] };
-                    at[s] = if better { index as u16 } else { at[s] };
+            for (step, columns) in self.columns.iter().enumerate() {
+                let (p, q) = sums_of_columns(self.x, self.weights, columns, group);
+                for lane in 0..LANES {
+                    let index = (step * LANES + lane) as u16;
+                    for s in 0..S {
+                        let error = square[s] * q[lane] - twice[s] * p[lane];
+                        let better = error < best[s];
+                        best[s] = if better { error } else { best[s] };
+                        at[s] = if better { index } else { at[s] };
+                    }
                 }
             }
             entries[group] = at;
@@ -308,6 +317,29 @@ where
         let value = f32::from(entry[i]);
         p += weights[i] * x[i] * value;
         q += weights[i] * value * value;
+    }
+    (p, q)
+}
+
+/// The same of the entries of a step.
+#[inline(always)]
+fn sums_of_columns<T: Copy, const W: usize>(
+    x: &[f32],
+    weights: &[f32],
+    columns: &[[T; LANES]; W],
+    group: usize,
+) -> ([f32; LANES], [f32; LANES])
+where
+    f32: From<T>,
+{
+    let (x, weights) = (&x[group * W..][..W], &weights[group * W..][..W]);
+    let (mut p, mut q) = ([0f32; LANES], [0f32; LANES]);
+    for i in 0..W {
+        for lane in 0..LANES {
+            let value = f32::from(columns[i][lane]);
+            p[lane] += weights[i] * x[i] * value;
+            q[lane] += weights[i] * value * value;
+        }
     }
     (p, q)
 }

@@ -13,6 +13,7 @@
 //! of the weights that a search has on its own.
 
 pub mod alternating;
+pub mod columns;
 pub mod grid;
 pub mod k;
 pub mod levels;

@@ -4,6 +4,7 @@
 //! As exhaustive as [`super::grid`]: every entry with every shift, for every factor that a run may have. With the sums of
 //! w x g, w g and w g g over a group, g being the integers of an entry, the error of each shift is three multiplications.
 
+use super::columns::LANES;
 use super::grid::{Encode, Scales, least, search, weigh};
 
 /// What a format of this kind is made of.
@@ -11,6 +12,8 @@ use super::grid::{Encode, Scales, least, search, weigh};
 pub struct Shifted<'a, T, const W: usize, const S: usize, const H: usize> {
     /// The codebook: `W` integers an entry.
     pub entries: &'a [[T; W]],
+    /// The same by [columns](super::columns::columns).
+    pub columns: &'a [[[T; LANES]; W]],
     /// The magnitudes of shifted integers, ascending.
     pub levels: &'a [f32],
     /// What each stored shift adds.
@@ -60,8 +63,8 @@ where
     let weights = weigh(x, importance);
     let magnitudes = x.map(f32::abs);
     let scales = Scales { levels: rule.levels, factors: rule.factors, steps: rule.steps };
-    let encoder =
-        Block::<_, E, C, G, R, W, H> { x, weights: &weights, entries: rule.entries, shifts: rule.shifts };
+    let Shifted { entries, columns, shifts, .. } = *rule;
+    let encoder = Block::<_, E, C, G, R, W, H> { x, weights: &weights, entries, columns, shifts };
     let zero = ([0u16; C], [0u16; G]);
     let found = search::<_, E, R, S>(&magnitudes, &weights, &scales, &encoder, zero, stored);
     found.map(|((codes, shifts), scale, runs)| Found { codes, shifts, scale, runs })
@@ -81,6 +84,7 @@ struct Block<
     x: &'a [f32; E],
     weights: &'a [f32; E],
     entries: &'a [[T; W]],
+    columns: &'a [[[T; LANES]; W]],
     shifts: [f32; H],
 }
 
@@ -118,15 +122,19 @@ where
                 let mut best = [[f32::INFINITY; S]; H];
                 let at = &mut entries[group];
                 let (sum_wx, sum_w) = self.plain(group);
-                for (index, entry) in self.entries.iter().enumerate() {
-                    let sums = self.sums(entry, group);
-                    for h in 0..H {
-                        let (p, q) = moved(sums, (sum_wx, sum_w), self.shifts[h]);
-                        for s in 0..S {
-                            let error = square[s] * q - twice[s] * p;
-                            let better = error < best[h][s];
-                            best[h][s] = if better { error } else { best[h][s] };
-                            at[h][s] = if better { index as u16 } else { at[h][s] };
+                for (step, columns) in self.columns.iter().enumerate() {
+                    let sums = self.sums_of_columns(columns, group);
+                    for lane in 0..LANES {
+                        let index = (step * LANES + lane) as u16;
+                        let of_entry = [sums[0][lane], sums[1][lane], sums[2][lane]];
+                        for h in 0..H {
+                            let (p, q) = moved(of_entry, (sum_wx, sum_w), self.shifts[h]);
+                            for s in 0..S {
+                                let error = square[s] * q - twice[s] * p;
+                                let better = error < best[h][s];
+                                best[h][s] = if better { error } else { best[h][s] };
+                                at[h][s] = if better { index } else { at[h][s] };
+                            }
                         }
                     }
                 }
@@ -188,6 +196,22 @@ where
             sums[0] += weights[i] * x[i] * value;
             sums[1] += weights[i] * value;
             sums[2] += weights[i] * value * value;
+        }
+        sums
+    }
+
+    /// The same of the entries of a step.
+    #[inline(always)]
+    fn sums_of_columns(&self, columns: &[[T; LANES]; W], group: usize) -> [[f32; LANES]; 3] {
+        let (x, weights) = (&self.x[group * W..][..W], &self.weights[group * W..][..W]);
+        let mut sums = [[0f32; LANES]; 3];
+        for i in 0..W {
+            for lane in 0..LANES {
+                let value = f32::from(columns[i][lane]);
+                sums[0][lane] += weights[i] * x[i] * value;
+                sums[1][lane] += weights[i] * value;
+                sums[2][lane] += weights[i] * value * value;
+            }
         }
         sums
     }
