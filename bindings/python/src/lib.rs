@@ -32,7 +32,9 @@ fn in_one_interpreter(_: Python<'_>) -> PyResult<()> {
 }
 
 /// Low-bit matrix products on numpy arrays.
-#[pymodule]
+// The count in `detached` and the workspaces of `linear` rely on a held GIL. Without this, pyo3 tells a free-threaded interpreter that the
+// module needs none.
+#[pymodule(gil_used = true)]
 #[pyo3(name = "gristmill")]
 mod module {
     #[pymodule_export]
