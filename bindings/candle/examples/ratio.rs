@@ -11,7 +11,7 @@
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use gristmill::{CpuProfile, REGISTRY};
-use gristmill_candle::{Linear, Threads, format_of};
+use gristmill_candle::{Linear, TYPES, Threads, format_of};
 use gristmill_records::committed::{Candle, CandleCell, CandleRun, Machine};
 use gristmill_records::daily::with_run;
 use serde_json::Value;
@@ -28,12 +28,6 @@ const TOKENS: [usize; 3] = [1, 32, 512];
 
 /// Most that results may differ: both round activations to int8, candle by blocks of 32 or 256 values.
 const NMSE_BOUND: f64 = 3e-4;
-
-/// candle's types that are formats of gristmill's.
-const TYPES: [GgmlDType; 10] = {
-    use GgmlDType::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K]
-};
 
 struct Arguments {
     n: usize,

@@ -36,19 +36,31 @@ pub use gristmill::{Receipt, Threads};
 pub use linear::{Linear, linear, linear_no_bias};
 pub use qmatmul::{Fallback, QMatMul};
 
-/// The format that a type of candle's GGUF reader is in; `None` for floats, and for what GGUF files use for activations only.
-pub fn format_of(dtype: GgmlDType) -> Option<&'static str> {
-    Some(match dtype {
-        GgmlDType::Q4_0 => "q4_0",
-        GgmlDType::Q4_1 => "q4_1",
-        GgmlDType::Q5_0 => "q5_0",
-        GgmlDType::Q5_1 => "q5_1",
-        GgmlDType::Q8_0 => "q8_0",
-        GgmlDType::Q2K => "q2_k",
-        GgmlDType::Q3K => "q3_k",
-        GgmlDType::Q4K => "q4_k",
-        GgmlDType::Q5K => "q5_k",
-        GgmlDType::Q6K => "q6_k",
-        GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 | GgmlDType::Q8_1 | GgmlDType::Q8K => return None,
-    })
+/// One list for both: of `GgmlDType` nobody can list the variants, and a match without a wildcard says when candle has a further one.
+macro_rules! types {
+    ($($dtype:ident is $format:literal,)*) => {
+        /// The types of candle's GGUF reader that are formats of gristmill's.
+        pub const TYPES: &[GgmlDType] = &[$(GgmlDType::$dtype),*];
+
+        /// The format that a type of candle's GGUF reader is in; `None` for floats, and for what GGUF files use for activations only.
+        pub fn format_of(dtype: GgmlDType) -> Option<&'static str> {
+            match dtype {
+                $(GgmlDType::$dtype => Some($format),)*
+                GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 | GgmlDType::Q8_1 | GgmlDType::Q8K => None,
+            }
+        }
+    };
+}
+
+types! {
+    Q4_0 is "q4_0",
+    Q4_1 is "q4_1",
+    Q5_0 is "q5_0",
+    Q5_1 is "q5_1",
+    Q8_0 is "q8_0",
+    Q2K is "q2_k",
+    Q3K is "q3_k",
+    Q4K is "q4_k",
+    Q5K is "q5_k",
+    Q6K is "q6_k",
 }

@@ -22,7 +22,8 @@ use std::io::{Read, Seek};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// `y = x w^T (+ bias)` with quantized weights `w`, `n` rows of `k`; `x` is f32, `[.., k]`. Clones share the weights.
+/// `y = x w^T (+ bias)` with quantized weights `w`, `n` rows of `k`; `x` is `[.., k]` of f32, or on the processor of f16, and `y` of the same
+/// type. Clones share the weights.
 #[derive(Clone, Debug)]
 pub struct Linear(Arc<Inner>);
 
@@ -418,7 +419,7 @@ impl CustomOp1 for Inner {
             }
             other => {
                 let got = candle_core::backend::BackendStorage::dtype(other);
-                return Err(Error::UnexpectedDType { msg: "gristmill-linear", expected: DType::F32, got });
+                bail!("gristmill-linear: the input is {got:?}, expected F32 or F16: convert it with to_dtype")
             }
         };
         Ok((y, outputs))
