@@ -28,30 +28,32 @@ fn has(program: &str) -> bool {
     found
 }
 
+/// Arguments with which cargo builds as this test was built.
+fn as_this_build(cargo: &mut Command) -> &mut Command {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
+    let features: Vec<&str> = [
+        ("bitnet", cfg!(feature = "bitnet")),
+        ("ggml", cfg!(feature = "ggml")),
+        ("iq", cfg!(feature = "iq")),
+        ("import", cfg!(feature = "import")),
+        ("cuda", cfg!(feature = "cuda")),
+    ]
+    .iter()
+    .filter_map(|(name, on)| on.then_some(*name))
+    .collect();
+    cargo.arg("--target-dir").arg(target).args(["--no-default-features", "--features", &features.join(",")]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    cargo
+}
+
 /// The library of this build, as `install` installs it.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
-        let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let prefix = scratch.join("prefix");
-        let target = scratch.parent().expect("the target folder");
-        let features: Vec<&str> = [
-            ("bitnet", cfg!(feature = "bitnet")),
-            ("ggml", cfg!(feature = "ggml")),
-            ("iq", cfg!(feature = "iq")),
-            ("import", cfg!(feature = "import")),
-            ("cuda", cfg!(feature = "cuda")),
-        ]
-        .iter()
-        .filter_map(|(name, on)| on.then_some(*name))
-        .collect();
-        let mut install = Command::new(Path::new(PACKAGE).join("install"));
-        install.arg(&prefix).arg("--target-dir").arg(target);
-        install.args(["--no-default-features", "--features", &features.join(",")]);
-        if !cfg!(debug_assertions) {
-            install.arg("--release");
-        }
-        run(&mut install);
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
+        run(as_this_build(Command::new(Path::new(PACKAGE).join("install")).arg(&prefix)));
         prefix
     })
 }
@@ -164,10 +166,15 @@ fn the_shared_library_is_named_after_its_abi() {
 /// The program that measures calls: that both ways give the same bits, and that it prints its figures. What these are says nothing here.
 #[test]
 fn calls_of_both_languages_are_measured() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("the target folder")
-        .join(if cfg!(debug_assertions) { "debug/examples/overhead" } else { "release/examples/overhead" });
+    // Cargo builds no example for a test that is named.
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--message-format=json-render-diagnostics", "--example", "overhead"]);
+    let said = run(as_this_build(cargo.current_dir(PACKAGE)));
+    let program = String::from_utf8_lossy(&said.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("cargo says where the program is");
     let library = prefix().join("lib").join(format!("libgristmill{}", std::env::consts::DLL_SUFFIX));
     let said = run(Command::new(program).args(["--turns", "3"]).arg(library));
     let said = String::from_utf8_lossy(&said.stdout);
