@@ -1,13 +1,18 @@
 //! Names the shared library after the version of its ABI (`SONAME`), so that a program finds the one that it was linked with and
-//! libraries of several versions can be installed side by side.
+//! libraries of several versions can be installed side by side, and writes for `install` that name and the pkg-config file.
+
+#[path = "src/abi.rs"]
+mod abi;
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/lib.rs");
-    if std::env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
-        return;
+    // What is compiled into this program starts it again.
+    println!("cargo:rerun-if-changed=build.rs");
+    let soname = format!("libgristmill.so.{}", abi::GM_ABI_VERSION);
+    if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     }
-    let source = std::fs::read_to_string("src/lib.rs").expect("the package has src/lib.rs");
-    let (_, version) = source.split_once("GM_ABI_VERSION: u32 = ").expect("src/lib.rs states GM_ABI_VERSION");
-    let (version, _) = version.split_once(';').expect("a statement ends");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libgristmill.so.{version}");
+    let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    let pc = include_str!("gristmill.pc.in").replace("@version@", env!("CARGO_PKG_VERSION"));
+    std::fs::write(out.join("soname"), soname).expect("OUT_DIR is writable");
+    std::fs::write(out.join("gristmill.pc"), pc).expect("OUT_DIR is writable");
 }

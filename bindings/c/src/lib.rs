@@ -6,6 +6,7 @@
 //! `GRISTMILL_QUARANTINE`.
 #![allow(non_camel_case_types, reason = "the names of the header")]
 
+mod abi;
 pub mod blocks;
 pub mod error;
 pub mod guard;
@@ -15,11 +16,8 @@ pub mod query;
 mod raw;
 pub mod threads;
 
+pub use abi::GM_ABI_VERSION;
 pub use error::gm_status;
-
-/// Version of this interface: raised whenever a function, a type or a status of an existing program would change. A program
-/// compares it with `gm_abi_version()` of the library that it runs with.
-pub const GM_ABI_VERSION: u32 = 1;
 
 /// The version of the interface that the library was built with.
 #[unsafe(no_mangle)]

@@ -163,6 +163,16 @@ fn the_shared_library_is_named_after_its_abi() {
     );
 }
 
+#[test]
+fn the_pkg_config_file_states_the_version_and_serves_wherever_the_prefix_is_moved_to() {
+    if !has("pkg-config") {
+        return;
+    }
+    assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let file = std::fs::read_to_string(prefix().join("lib/pkgconfig/gristmill.pc")).expect("installed");
+    assert!(!file.contains(&*prefix().to_string_lossy()), "{file}");
+}
+
 /// The program that measures calls: that both ways give the same bits, and that it prints its figures. What these are says nothing here.
 #[test]
 fn calls_of_both_languages_are_measured() {
