@@ -1,7 +1,7 @@
 //! A picture of a record: bars for ours and for each peer's, and how far the machine could go.
 
 use crate::error::Error;
-use crate::picture::{GREY, OURS, PEERS, WIDTH, block, failed, label};
+use crate::picture::{Area, GREY, OURS, PEERS, WIDTH, block, failed, label};
 use crate::record::read;
 use gristmill_records::peers::{ProductCell, ProductRun, Products};
 use plotters::prelude::*;
@@ -27,6 +27,12 @@ struct Row<'r> {
     ceiling: f64,
     /// Rate, name and colour.
     peers: Vec<(f64, &'r str, RGBColor)>,
+}
+
+impl Row<'_> {
+    fn bars(&self) -> i32 {
+        1 + self.peers.len() as i32
+    }
 }
 
 /// Draws `record` to `svg`.
@@ -78,75 +84,81 @@ fn rows(record: &Products, m: usize) -> Vec<Row<'_>> {
 fn draw(record: &Products) -> Result<String, String> {
     let panels: Vec<(&str, Vec<Row<'_>>)> =
         PANELS.iter().map(|(m, title)| (*title, rows(record, *m))).collect();
-    let height_of = |row: &Row<'_>| (1 + row.peers.len() as i32) * BAR + GAP;
-    let height =
-        TOP + panels.iter().map(|(_, rows)| rows.iter().map(height_of).sum::<i32>()).max().unwrap_or(0) + 44;
+    let height_of = |rows: &[Row<'_>]| rows.iter().map(|row| row.bars() * BAR + GAP).sum::<i32>();
+    let height = TOP + panels.iter().map(|(_, rows)| height_of(rows)).max().unwrap_or(0) + 44;
     let panel_width = WIDTH / panels.len() as i32;
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32)).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
-        let label =
-            |text: &str, at, size, colour: &RGBColor, side| label(&root, text, at, size, colour, side);
-        // The figure stands behind the bar, or in it where the mark of the ceiling would cross it and the bar has room.
-        let bar = |rate: f64, ceiling: f64, scale: f64, left: i32, y: i32, colour: RGBColor| {
-            let right = left + (rate * scale) as i32;
-            block(&root, [(left, y), (right, y + BAR - 1)], colour)?;
-            let (at, text, side) = match ((ceiling - rate) * scale) as i32 {
-                0..24 if right - left > 24 => (right - 3, &WHITE, HPos::Right),
-                _ => (right + 3, &BLACK, HPos::Left),
-            };
-            label(&format!("{rate:.0}"), (at, y + BAR / 2), 9, text, side)
-        };
-        let title = format!(
-            "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included; each panel has its own scale",
-            SHAPE.0, SHAPE.1
-        );
-        label(&title, (10, 16), 15, &BLACK, HPos::Left)?;
-        let mut x = 10;
-        let legend = std::iter::once(("gristmill", OURS))
-            .chain(shown(record).map(|(run, colour)| (run.peer.as_str(), colour)));
-        for (name, colour) in legend {
-            block(&root, [(x, 32), (x + 10, 40)], colour)?;
-            label(name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
-            x += 40 + 6 * name.len() as i32;
-        }
-        block(&root, [(x, 30), (x + 2, 42)], CEILING)?;
-        let mut cells = shown(record).flat_map(|(run, _)| &run.cells);
-        let ceiling = match cells.all(|cell| cell.file_bits_per_weight.is_some()) {
-            true => "the machine's ceiling for it, weights as large as in a file",
-            false => "the machine's ceiling for it, weights as large as packed",
-        };
-        label(ceiling, (x + 8, 37), 11, &BLACK, HPos::Left)?;
+        draw_head(&root, record)?;
         for (index, (title, rows)) in panels.iter().enumerate() {
-            let left = index as i32 * panel_width + NAMES;
-            label(title, (left, TOP - 8), 12, &BLACK, HPos::Left)?;
-            // Each has its own: many tokens are multiplied at ten times the rate of one.
-            let most = rows.iter().map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
-            let scale = f64::from(panel_width - NAMES - 44) / most;
-            let mut y = TOP + 4;
-            for row in rows {
-                let bars = 1 + row.peers.len() as i32;
-                label(row.format, (left - 5, y + bars * BAR / 2), 11, &BLACK, HPos::Right)?;
-                bar(row.ours, row.ceiling, scale, left, y, OURS)?;
-                let ceiling = left + (row.ceiling * scale) as i32;
-                let tick = [(ceiling, y - 2), (ceiling + 2, y + bars * BAR + 1)];
-                block(&root, tick, CEILING)?;
-                for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
-                    let below = y + (at as i32 + 1) * BAR;
-                    bar(*rate, row.ceiling, scale, left, below, *colour)?;
-                    let end = left + (rate * scale) as i32 + 24;
-                    // The name, where it is not the row's.
-                    if !name.eq_ignore_ascii_case(row.format) {
-                        label(name, (end, below + BAR / 2), 9, &GREY, HPos::Left)?;
-                    }
-                }
-                y += bars * BAR + GAP;
-            }
+            draw_panel(&root, index as i32 * panel_width + NAMES, panel_width, title, rows)?;
         }
         let foot = format!("{}, {}, {} cores", record.date, record.machine.cpu, record.machine.cores);
-        label(&foot, (10, height - 14), 10, &GREY, HPos::Left)?;
+        label(&root, &foot, (10, height - 14), 10, &GREY, HPos::Left)?;
         root.present().map_err(failed)?;
     }
     Ok(text)
+}
+
+/// What is shown, and what colours mean.
+fn draw_head(root: &Area<'_>, record: &Products) -> Result<(), String> {
+    let title = format!(
+        "GMAC/s, weights {}x{} in cache, one thread, quantizing f32 activations included; each panel has its own scale",
+        SHAPE.0, SHAPE.1
+    );
+    label(root, &title, (10, 16), 15, &BLACK, HPos::Left)?;
+    let mut x = 10;
+    let legend = std::iter::once(("gristmill", OURS))
+        .chain(shown(record).map(|(run, colour)| (run.peer.as_str(), colour)));
+    for (name, colour) in legend {
+        block(root, [(x, 32), (x + 10, 40)], colour)?;
+        label(root, name, (x + 14, 37), 11, &BLACK, HPos::Left)?;
+        x += 40 + 6 * name.len() as i32;
+    }
+    block(root, [(x, 30), (x + 2, 42)], CEILING)?;
+    let mut cells = shown(record).flat_map(|(run, _)| &run.cells);
+    let ceiling = match cells.all(|cell| cell.file_bits_per_weight.is_some()) {
+        true => "the machine's ceiling for it, weights as large as in a file",
+        false => "the machine's ceiling for it, weights as large as packed",
+    };
+    label(root, ceiling, (x + 8, 37), 11, &BLACK, HPos::Left)
+}
+
+/// The rows of a panel whose bars begin at `left`.
+fn draw_panel(root: &Area<'_>, left: i32, width: i32, title: &str, rows: &[Row<'_>]) -> Result<(), String> {
+    label(root, title, (left, TOP - 8), 12, &BLACK, HPos::Left)?;
+    // Each has its own: many tokens are multiplied at ten times the rate of one.
+    let most = rows.iter().map(|row| row.ceiling.max(row.ours)).fold(1.0, f64::max);
+    let scale = f64::from(width - NAMES - 44) / most;
+    let length = |rate: f64| (rate * scale) as i32;
+    let mut y = TOP + 4;
+    for row in rows {
+        let height = row.bars() * BAR;
+        // The figure stands behind the bar, or in it where the mark of the ceiling would cross it and the bar has room.
+        let bar = |rate: f64, y: i32, colour: RGBColor| {
+            let right = left + length(rate);
+            block(root, [(left, y), (right, y + BAR - 1)], colour)?;
+            let (at, text, side) = match length(row.ceiling - rate) {
+                0..24 if right - left > 24 => (right - 3, &WHITE, HPos::Right),
+                _ => (right + 3, &BLACK, HPos::Left),
+            };
+            label(root, &format!("{rate:.0}"), (at, y + BAR / 2), 9, text, side)
+        };
+        label(root, row.format, (left - 5, y + height / 2), 11, &BLACK, HPos::Right)?;
+        bar(row.ours, y, OURS)?;
+        let ceiling = left + length(row.ceiling);
+        block(root, [(ceiling, y - 2), (ceiling + 2, y + height + 1)], CEILING)?;
+        for (at, (rate, name, colour)) in row.peers.iter().enumerate() {
+            let below = y + (at as i32 + 1) * BAR;
+            bar(*rate, below, *colour)?;
+            // The name, where it is not the row's.
+            if !name.eq_ignore_ascii_case(row.format) {
+                label(root, name, (left + length(*rate) + 24, below + BAR / 2), 9, &GREY, HPos::Left)?;
+            }
+        }
+        y += height + GAP;
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use crate::peer::PACKAGE;
 use crate::record::{self, date, load, machine, versions};
 use clap::Args;
 use decoder::{DEFAULT_BATCH, Decoder, Options};
-use gristmill_records::peers::{ModelRun, Models};
+use gristmill_records::peers::{Agreement, ModelRun, Models, Sizes, Speed};
 use std::path::PathBuf;
 use theirs::{Model, SETTINGS};
 use turns::{Side, Test};
@@ -57,6 +57,17 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Of the longest context that is filled.
+    fn positions(&self) -> usize {
+        self.prompt.max(self.generate).max(self.compare + self.greedy) as usize
+    }
+
+    /// Of our decoder.
+    fn options(&self, threads: usize) -> Options {
+        let context = Some(self.positions());
+        Options { threads, context, head: self.head.clone(), ..Options::default() }
+    }
+
     /// The command that measures the same again.
     fn command(&self) -> String {
         let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, head, .. } = self;
@@ -81,24 +92,59 @@ const NMSE_BOUND: f64 = 2e-2;
 
 /// Compares and measures.
 pub fn run(arguments: &Arguments) -> Result<(), Error> {
-    let Arguments { model, threads, rounds, prompt, generate, compare, greedy, nmse, head, no_speed, record } =
-        arguments;
-    let [prompt, generate, compare, greedy] =
-        [prompt, generate, compare, greedy].map(|count| *count as usize);
-    if record.is_some() {
+    if arguments.record.is_some() {
         refuse_busy("before the measurement", busy::now())?;
     }
     let before = load();
-    let positions = prompt.max(generate).max(compare + greedy);
-    let options =
-        |threads| Options { threads, context: Some(positions), head: head.clone(), ..Options::default() };
+    let compared = compare(arguments)?;
+    if arguments.no_speed {
+        return Ok(());
+    }
+    let (speeds, others) = measure(arguments, &compared.tokens)?;
+    if let Some(others) = others {
+        println!("others kept {others:.2} processors busy meanwhile");
+    }
+    let Some(path) = &arguments.record else { return Ok(()) };
+    refuse_busy("during the measurement", others)?;
+    let run = ModelRun {
+        peer: format!("{PACKAGE} {}", locked_version()),
+        model: arguments.model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        date: None,
+        command: arguments.command(),
+        versions: versions(),
+        load: [before, load()],
+        others,
+        notes: vec![
+            "medians of rounds in which ours and the peer in each of its settings take turns; wall time".to_owned(),
+            "tokens are given and none is sampled; every token is followed by its logits but those of a prompt, of \
+             which the last is"
+                .to_owned(),
+        ],
+        sizes: compared.sizes,
+        agreements: compared.agreements,
+        speeds,
+    };
+    let fresh = Models { date: date(), machine: machine(), models: Vec::new() };
+    record::add(path, fresh, run)
+}
+
+/// Both sides, which agree.
+struct Compared {
+    /// One for each position; those of `decoder bench`.
+    tokens: Vec<u32>,
+    sizes: Sizes,
+    agreements: Vec<Agreement>,
+}
+
+/// Compares our logits with those of each setting of the peer.
+fn compare(arguments: &Arguments) -> Result<Compared, Error> {
+    let Arguments { model, compare, greedy, nmse, .. } = arguments;
+    let (compare, greedy) = (*compare as usize, *greedy as usize);
     // All logits that are compared come of one batch; what is measured takes the batch of those who set nothing.
     let batch = (compare > DEFAULT_BATCH).then_some(compare);
-    let mut ours = Decoder::load(model, &Options { batch, ..options(1) })?;
-    let vocab = ours.config.vocab;
-    // The tokens of `decoder bench`.
+    let mut ours = Decoder::load(model, &Options { batch, ..arguments.options(1) })?;
+    let (vocab, positions) = (ours.config.vocab, arguments.positions());
     let tokens: Vec<u32> = (0..positions).map(|index| (index * 7919 % vocab) as u32).collect();
-
     let mut agreements = Vec::new();
     let mut their_bytes = 0;
     for setting in SETTINGS {
@@ -115,52 +161,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         agreements.push(agreement);
     }
-    if *no_speed {
-        return Ok(());
-    }
+    Ok(Compared { tokens, sizes: sizes::of(model, &ours, their_bytes)?, agreements })
+}
 
-    let sizes = sizes::of(model, &ours, their_bytes)?;
-    drop(ours);
-    let tests = [Test { prompt: true, tokens: prompt }, Test { prompt: false, tokens: generate }];
+/// How fast each side is with each number of threads, and how many processors others kept busy meanwhile.
+fn measure(arguments: &Arguments, tokens: &[u32]) -> Result<(Vec<Speed>, Option<f64>), Error> {
+    let Arguments { model, threads, rounds, prompt, generate, .. } = arguments;
+    let tests = [(true, *prompt), (false, *generate)]
+        .map(|(prompt, tokens)| Test { prompt, tokens: tokens as usize });
     let tests: Vec<Test> = tests.into_iter().filter(|test| test.tokens > 0).collect();
-    let mut sides = turns::theirs(model, positions)?;
+    let mut sides = turns::theirs(model, arguments.positions())?;
     let watch = Watch::start();
     let mut speeds = Vec::new();
     for count in threads {
-        let ours = Decoder::load(model, &options(*count))?;
+        let ours = Decoder::load(model, &arguments.options(*count))?;
         for side in &mut sides {
             if let Side::Theirs(_, theirs) = side {
                 theirs.threads(*count)?;
             }
         }
         sides.insert(0, Side::Ours(Box::new(ours)));
-        speeds.extend(turns::measure(&mut sides, *count, &tests, &tokens, *rounds as usize)?);
+        speeds.extend(turns::measure(&mut sides, *count, &tests, tokens, *rounds as usize)?);
         sides.remove(0);
     }
-    let others = watch.others();
-    if let Some(others) = others {
-        println!("others kept {others:.2} processors busy meanwhile");
-    }
-    let Some(path) = record else { return Ok(()) };
-    refuse_busy("during the measurement", others)?;
-    let run = ModelRun {
-        peer: format!("{PACKAGE} {}", locked_version()),
-        model: model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-        date: None,
-        command: arguments.command(),
-        versions: versions(),
-        load: [before, load()],
-        others,
-        notes: vec![
-            "medians of rounds in which ours and the peer in each of its settings take turns; wall time".to_owned(),
-            "tokens are given and none is sampled; every token is followed by its logits but those of a prompt, of \
-             which the last is"
-                .to_owned(),
-        ],
-        sizes,
-        agreements,
-        speeds,
-    };
-    let fresh = Models { date: date(), machine: machine(), models: Vec::new() };
-    record::add(path, fresh, run)
+    Ok((speeds, watch.others()))
 }
