@@ -57,9 +57,8 @@ impl Chat {
                 continue;
             }
             let message = Message { role: "user", content: line.trim().to_owned() };
-            // Templates write the token that begins a text themselves.
-            let encode =
-                |messages: &[Message]| tokens.encode_middle(&template.render(messages, tokens.special())?);
+            // All of the conversation, so that it begins with the token for that, whether the template writes it or not.
+            let encode = |messages: &[Message]| tokens.encode(&template.render(messages, tokens.special())?);
             messages.push(message.clone());
             let mut all = encode(&messages)?;
             if all.len() > most {

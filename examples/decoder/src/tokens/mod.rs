@@ -91,14 +91,6 @@ impl Tokens {
         Ok(begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
-    /// The tokens of a text that stands in the middle of another.
-    ///
-    /// # Errors
-    /// [`Error::Tokenizer`].
-    pub fn encode_middle(&self, text: &str) -> Result<Vec<u32>, Error> {
-        Ok(self.tokenizer.encode_fast(text, false).map_err(failed)?.get_ids().to_vec())
-    }
-
     /// Text from tokens that begin one.
     pub fn beginning(&self) -> TextStream<'_> {
         TextStream::new(&self.pieces, self.add_space)

@@ -1,6 +1,7 @@
 //! Conversations.
 
-use crate::support::{chat, model};
+use crate::support::{chat, declaring, model};
+use gristmill::gguf::Value;
 
 #[test]
 fn a_conversation_goes_on() {
@@ -28,4 +29,26 @@ fn a_conversation_goes_on() {
     assert!(!error.contains("were dropped"), "{error}");
     let (code, _, error) = chat(path, &["-n", "6"], &vec![0; 3 << 20]);
     assert!(code == Some(1) && error.contains("longer than 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn a_conversation_begins_with_the_token_for_that_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &model(folder.path(), "model.gguf", &[]);
+    let template = "{% for message in messages %}<|turn|>{{ message['content'] }}{% endfor %}";
+    let said = |path: &str, begin: &str| {
+        let template = format!("{begin}{template}");
+        let path = declaring(path, "tokenizer.chat_template", Value::String(&template));
+        let (code, out, error) = chat(&path, &["-n", "9"], b"the\nquick\n");
+        assert_eq!(code, Some(0), "{error}");
+        out
+    };
+    let once = said(path, "{{ bos_token }}");
+    assert_eq!(said(path, ""), once, "by the template or without it");
+    // A copy under another name, as `said` writes where `declaring` does.
+    let other = folder.path().join("never.gguf");
+    std::fs::rename(declaring(path, "tokenizer.ggml.add_bos_token", Value::Bool(false)), &other).unwrap();
+    let never = other.to_str().unwrap();
+    assert_eq!(said(never, "{{ bos_token }}"), once);
+    assert_ne!(said(never, ""), once, "without it the answers are others");
 }
