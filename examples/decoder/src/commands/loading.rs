@@ -144,6 +144,13 @@ pub(super) fn tokens(model: &Model) -> Result<Option<Tokens>, Error> {
              the model writes the key"
         );
     }
+    if let Some(retyped) = tokens.as_ref().map(Tokens::retyped).filter(|retyped| !retyped.is_empty()) {
+        eprintln!(
+            "{}: control tokens by their text, and not by `tokenizer.ggml.token_type`; they are taken as such, as llama.cpp does\n  \
+             help: a new conversion of the model writes their types",
+            retyped.join(", ")
+        );
+    }
     Ok(tokens)
 }
 

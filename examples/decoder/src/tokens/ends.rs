@@ -1,4 +1,4 @@
-//! Which tokens end a text.
+//! Which tokens end a text, and which are control tokens by what they are called.
 
 use super::keys::{Keys, Kind, Listed};
 use crate::error::Error;
@@ -40,6 +40,50 @@ const TEXTS: &[&str] = &[
     "<|file_sep|>",
 ];
 
+/// Texts of tokens that say what stands before and behind a gap, and where the model fills it. They end nothing.
+const GAPS: &[&str] = &[
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<\u{ff5c}fim\u{2581}begin\u{ff5c}>",
+    "<PRE>",
+    "\u{2581}<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<\u{ff5c}fim\u{2581}hole\u{ff5c}>",
+    "<SUF>",
+    "\u{2581}<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<\u{ff5c}fim\u{2581}end\u{ff5c}>",
+    "<MID>",
+    "\u{2581}<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+];
+
+/// Makes control tokens of all that are such by their text, whatever the file says of them, as llama.cpp does: a model writes them to
+/// end a turn, and was never trained on their letters. Gives their texts, where the file says otherwise.
+pub(super) fn retype<'a>(listed: &mut Listed<'a>) -> Vec<&'a str> {
+    let mut retyped = Vec::new();
+    for (token, kind) in listed.tokens.iter().zip(&mut listed.kinds) {
+        if *kind != Kind::Control && (TEXTS.contains(token) || GAPS.contains(token)) {
+            *kind = Kind::Control;
+            // A file may repeat a token.
+            if !retyped.contains(token) {
+                retyped.push(*token);
+            }
+        }
+    }
+    retyped
+}
+
 /// Every token that ends a text; `eos` is the one where no key says it.
 ///
 /// # Errors
@@ -50,11 +94,7 @@ pub(super) fn of(keys: &Keys<'_>, listed: &Listed<'_>, eos: Option<u32>) -> Resu
     for key in KEYS {
         ends.extend(keys.token(key, count)?);
     }
-    // What somebody may write is a text; where the file does not tell what its tokens are, the text alone counts.
-    let may_end =
-        |id: usize| listed.kinds.is_none() || matches!(listed.kind(id), Kind::Control | Kind::UserDefined);
-    let named =
-        (0..).zip(&listed.tokens).filter(|(id, token)| TEXTS.contains(token) && may_end(*id as usize));
+    let named = (0..).zip(&listed.tokens).filter(|(_, token)| TEXTS.contains(token));
     ends.extend(named.map(|(id, _): (u32, _)| id));
     ends.sort_unstable();
     ends.dedup();

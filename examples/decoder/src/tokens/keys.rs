@@ -25,13 +25,14 @@ pub(super) enum Kind {
 /// The tokens of a file.
 pub(super) struct Listed<'a> {
     pub(super) tokens: Vec<&'a str>,
-    /// Where the file has them, one for each token.
-    pub(super) kinds: Option<Vec<Kind>>,
+    /// One for each token; all are text where the file has none.
+    pub(super) kinds: Vec<Kind>,
 }
 
 impl Listed<'_> {
-    pub(super) fn kind(&self, id: usize) -> Kind {
-        self.kinds.as_ref().and_then(|kinds| kinds.get(id)).copied().unwrap_or(Kind::Text)
+    /// Tokens with their kinds.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&str, Kind)> {
+        self.tokens.iter().copied().zip(self.kinds.iter().copied())
     }
 }
 
@@ -136,8 +137,8 @@ impl<'a> Keys<'a> {
             _ => Some(Kind::Text),
         };
         let kinds = match self.value("token_type") {
-            Some(_) => Some(self.of_tokens("token_type", tokens.len(), kind)?),
-            None => None,
+            Some(_) => self.of_tokens("token_type", tokens.len(), kind)?,
+            None => vec![Kind::Text; tokens.len()],
         };
         Ok(Listed { tokens, kinds })
     }

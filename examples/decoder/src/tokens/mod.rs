@@ -30,6 +30,8 @@ pub struct Tokens {
     ends: Vec<u32>,
     /// Whether the file does not name the rules by which a text is cut into words.
     guesses: bool,
+    /// Texts of control tokens that the file says are none.
+    retyped: Vec<String>,
     texts: HashMap<&'static str, String>,
 }
 
@@ -59,7 +61,8 @@ impl Tokens {
                     .to_owned(),
             ));
         }
-        let listed = keys.listed()?;
+        let mut listed = keys.listed()?;
+        let retyped = ends::retype(&mut listed).into_iter().map(str::to_owned).collect();
         let count = listed.tokens.len();
         // What converters leave out, llama.cpp takes from the kind.
         let usual = |token: u32| Some(token).filter(|token| rules.is_none() && (*token as usize) < count);
@@ -78,7 +81,7 @@ impl Tokens {
             .into();
         let guesses = rules.is_some() && keys.text("pre")?.is_none();
         let pieces = Pieces::of(&listed, spelling);
-        Ok(Some(Tokens { tokenizer, pieces, bos, add_bos, add_space, ends, guesses, texts }))
+        Ok(Some(Tokens { tokenizer, pieces, bos, add_bos, add_space, ends, guesses, retyped, texts }))
     }
 
     /// The tokens of a text, with the one that begins a text where the model wants it.
@@ -104,6 +107,11 @@ impl Tokens {
     /// Whether the file does not say how a text is cut into words (`tokenizer.ggml.pre`), so that llama.cpp's default rules are used.
     pub fn guesses(&self) -> bool {
         self.guesses
+    }
+
+    /// Texts of tokens that are control tokens by their text, and by their type in the file are not.
+    pub fn retyped(&self) -> &[String] {
+        &self.retyped
     }
 
     /// Whether a text ends with this token.
@@ -151,8 +159,8 @@ fn vocabulary(tokens: &[&str]) -> serde_json::Map<String, Json> {
 
 /// The tokens that are not ordinary text: they are found before anything is cut.
 fn added(listed: &Listed<'_>) -> Vec<Json> {
-    let added = |(id, token): (usize, &&str)| {
-        let special = match listed.kind(id) {
+    let added = |(id, (token, kind)): (usize, (&str, Kind))| {
+        let special = match kind {
             Kind::Control => true,
             Kind::UserDefined => false,
             Kind::Text | Kind::Byte => return None,
@@ -162,7 +170,7 @@ fn added(listed: &Listed<'_>) -> Vec<Json> {
             "single_word": false, "lstrip": false, "rstrip": false,
         }))
     };
-    listed.tokens.iter().enumerate().filter_map(added).collect()
+    listed.each().enumerate().filter_map(added).collect()
 }
 
 /// Byte pairs of the bytes of UTF-8: GPT-2, Llama 3, Qwen.

@@ -24,9 +24,9 @@ impl Pieces {
     pub(super) fn of(listed: &Listed<'_>, spelling: Spelling) -> Pieces {
         let of_characters: HashMap<char, u8> = (0..=255).map(|byte| (byte_char(byte), byte)).collect();
         let mut pieces = Pieces { bytes: Vec::new(), ends: Vec::with_capacity(listed.tokens.len()) };
-        for (id, token) in listed.tokens.iter().enumerate() {
+        for (token, kind) in listed.each() {
             let bytes = &mut pieces.bytes;
-            match (listed.kind(id), spelling) {
+            match (kind, spelling) {
                 (Kind::Control, _) => {}
                 (Kind::UserDefined, _) => bytes.extend(token.as_bytes()),
                 // Files that don't tell their kinds have them too.
@@ -162,7 +162,7 @@ mod tests {
             Kind::Text,
             Kind::UserDefined,
         ];
-        let pieces = Pieces::of(&Listed { tokens, kinds: Some(kinds) }, Spelling::Pieces);
+        let pieces = Pieces::of(&Listed { tokens, kinds }, Spelling::Pieces);
         assert_eq!(texts(&pieces, false, &[2, 3, 4, 5]), ["", "", "\u{20ac}", "a b", ""]);
         // One that is cut off, by a text, by another one, and by the end.
         assert_eq!(texts(&pieces, false, &[2, 3, 5, 5]), ["", "", "\u{fffd}a b", "a b", ""]);
@@ -184,7 +184,7 @@ mod tests {
         tokens.extend(["\u{120}the", "a b", "caf\u{e9}", "caf\u{e9}"]);
         let mut kinds = vec![Kind::Text; tokens.len()];
         kinds[259] = Kind::UserDefined;
-        let pieces = Pieces::of(&Listed { tokens, kinds: Some(kinds) }, Spelling::Characters);
+        let pieces = Pieces::of(&Listed { tokens, kinds }, Spelling::Characters);
         for byte in 0..=255u8 {
             assert_eq!(pieces.bytes(u32::from(byte)), [byte]);
         }

@@ -108,7 +108,7 @@ fn sentence_pieces_have_tokens_for_begin_and_end() {
     let path = pieces(&model(folder.path(), "model.gguf", &[]), "x");
     let path = without(&path, "tokenizer.ggml.bos_token_id");
     let path = declaring(&path, "tokenizer.ggml.add_bos_token", Value::Bool(true));
-    assert!(read(&path).ends(257) && !read(&path).ends(2), "what the file says");
+    assert!(read(&path).ends(257) && read(&path).special()["eos_token"] != "</s>", "what the file says");
     let tokens = read(&without(&path, "tokenizer.ggml.eos_token_id"));
     assert_eq!(tokens.encode("a").unwrap().first(), Some(&1));
     assert!(tokens.ends(2) && !tokens.ends(257));
@@ -117,7 +117,7 @@ fn sentence_pieces_have_tokens_for_begin_and_end() {
 
 /// Files of models that end a turn by another token than a text name one of both, or none.
 #[test]
-fn tokens_that_end_a_text_are_found_by_what_they_are() {
+fn control_tokens_are_found_by_their_text() {
     let folder = tempfile::tempdir().unwrap();
     let made = &model(folder.path(), "model.gguf", &[]);
     let names = [
@@ -132,7 +132,12 @@ fn tokens_that_end_a_text_are_found_by_what_they_are() {
         "<|fim_pad|>",
         "<|repo_name|>",
         "<|file_sep|>",
+        // These end nothing.
+        "<|fim_prefix|>",
+        "<fim_suffix>",
+        "<MID>",
     ];
+    let ending = names.len() - 3;
     let vocabulary = |kind: i32| {
         let mut tokens: Vec<String> =
             (0..256u32).map(|byte| ::decoder::tokens::byte_char(byte as u8).to_string()).collect();
@@ -150,14 +155,27 @@ fn tokens_that_end_a_text_are_found_by_what_they_are() {
         let tokens = read(path);
         (0..300).filter(|token| tokens.ends(*token)).collect::<Vec<u32>>()
     };
-    let all: Vec<u32> = (256..256 + names.len() as u32).collect();
-    for kind in [3, 4] {
-        assert_eq!(ends(&vocabulary(kind)), all, "control tokens, and tokens of users");
+    let all: Vec<u32> = (256..256 + ending as u32).collect();
+    // What the file says of their kinds, or that it says nothing, changes only whether that is told.
+    for kind in 0..=5 {
+        let path = match kind {
+            0 => without(&vocabulary(1), "tokenizer.ggml.token_type"),
+            kind => vocabulary(kind),
+        };
+        assert_eq!(ends(&path), all, "kind {kind}");
+        let tokens = read(&path);
+        for (id, name) in (256..).zip(names) {
+            let text = format!("a{name}b");
+            assert_eq!(tokens.encode(&text).unwrap(), [256, 97, id, 98], "kind {kind}");
+        }
+        let told: &[&str] = if kind == 3 { &[] } else { &names };
+        assert_eq!(tokens.retyped(), told, "kind {kind}");
     }
-    assert_eq!(ends(&vocabulary(1)), [0; 0], "a text that somebody may write");
-    assert_eq!(ends(&without(&vocabulary(1), "tokenizer.ggml.token_type")), all, "nothing tells");
     let said = declaring(&vocabulary(1), "tokenizer.ggml.fim_rep_token_id", Value::U32(7));
-    assert_eq!(ends(&said), [7]);
+    assert_eq!(ends(&said), [&[7], &all[..]].concat());
+    let output = decoder(&["run", &vocabulary(1), "-p", "a", "-n", "1"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("<|im_end|>, <end_of_turn>, ") && told.contains("taken as such"), "{told}");
 }
 
 #[test]
