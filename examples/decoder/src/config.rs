@@ -285,7 +285,8 @@ impl<B: Store> Keys<'_, B> {
 
     /// A number of things. 0 counts as missing, as converters write it for "none".
     fn optional(&self, key: &str) -> Result<Option<usize>, Error> {
-        /// Beyond any model, and small enough that products of three of them can be computed.
+        /// Beyond any model, and small enough that a product of two of them fits in 64 bits. Memory for more is asked for by products that
+        /// saturate.
         const MOST: u64 = 1 << 24;
         let Some(value) = self.value(key) else { return Ok(None) };
         match value.as_u64() {
