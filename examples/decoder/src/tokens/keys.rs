@@ -12,14 +12,18 @@ const MOST_BYTES: usize = 2048;
 /// What a token is, of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A piece of text; also those that are unknown or not used.
+    /// A piece of text.
     Text,
+    /// It stands for a text that is not in the vocabulary.
+    Unknown,
     /// It says something of the text and is no part of it.
     Control,
     /// Text that is never cut, as it stands.
     UserDefined,
     /// One byte.
     Byte,
+    /// It is not used, or of no kind that has a name.
+    Unused,
 }
 
 /// The tokens of a file.
@@ -131,10 +135,12 @@ impl<'a> Keys<'a> {
             return Err(wrong("tokens", &why, CONVERT));
         }
         let kind = |value: Value<'_>| match value.as_u64()? {
+            1 => Some(Kind::Text),
+            2 => Some(Kind::Unknown),
             3 => Some(Kind::Control),
             4 => Some(Kind::UserDefined),
             6 => Some(Kind::Byte),
-            _ => Some(Kind::Text),
+            _ => Some(Kind::Unused),
         };
         let kinds = match self.value("token_type") {
             Some(_) => self.of_tokens("token_type", tokens.len(), kind)?,

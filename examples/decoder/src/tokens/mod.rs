@@ -161,9 +161,9 @@ fn vocabulary(tokens: &[&str]) -> serde_json::Map<String, Json> {
 fn added(listed: &Listed<'_>) -> Vec<Json> {
     let added = |(id, (token, kind)): (usize, (&str, Kind))| {
         let special = match kind {
-            Kind::Control => true,
+            Kind::Control | Kind::Unknown => true,
             Kind::UserDefined => false,
-            Kind::Text | Kind::Byte => return None,
+            Kind::Text | Kind::Byte | Kind::Unused => return None,
         };
         Some(json!({
             "id": id, "content": token, "special": special, "normalized": false,

@@ -27,7 +27,8 @@ impl Pieces {
         for (token, kind) in listed.each() {
             let bytes = &mut pieces.bytes;
             match (kind, spelling) {
-                (Kind::Control, _) => {}
+                // No part of a text: llama.cpp (`token_to_piece`) writes nothing either.
+                (Kind::Control | Kind::Unknown | Kind::Unused, _) => {}
                 (Kind::UserDefined, _) => bytes.extend(token.as_bytes()),
                 // Files that don't tell their kinds have them too.
                 (Kind::Byte, _) | (Kind::Text, Spelling::Pieces) if numbered(token).is_some() => {
@@ -149,6 +150,8 @@ mod tests {
             "<0xFF>",
             "<0x4>",
             "<d\u{2581}>",
+            "<unk>",
+            "<unused>",
         ];
         let kinds = vec![
             Kind::Control,
@@ -161,6 +164,8 @@ mod tests {
             Kind::Byte,
             Kind::Text,
             Kind::UserDefined,
+            Kind::Unknown,
+            Kind::Unused,
         ];
         let pieces = Pieces::of(&Listed { tokens, kinds }, Spelling::Pieces);
         assert_eq!(texts(&pieces, false, &[2, 3, 4, 5]), ["", "", "\u{20ac}", "a b", ""]);
@@ -172,6 +177,7 @@ mod tests {
             texts(&pieces, false, &[6, 4, 7, 8, 99]),
             ["\u{fffd}", "\u{fffd}", "<0x4>", "<d\u{2581}>", "", ""]
         );
+        assert_eq!(texts(&pieces, false, &[9, 1, 10]), ["", " Paris", "", ""]);
         // A space is left out only where a text begins, whatever says nothing before it.
         assert_eq!(texts(&pieces, true, &[0, 1, 1]), ["", "Paris", " Paris", ""]);
         assert_eq!(texts(&pieces, true, &[5, 1]), ["a b", " Paris", ""]);

@@ -178,6 +178,29 @@ fn control_tokens_are_found_by_their_text() {
     assert!(told.contains("<|im_end|>, <end_of_turn>, ") && told.contains("taken as such"), "{told}");
 }
 
+/// As in llama.cpp: of text, control, user-defined and unknown tokens, those that are not used, and kinds that there are not.
+#[test]
+fn a_token_is_written_and_read_by_its_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = &model(folder.path(), "model.gguf", &[]);
+    let kinds =
+        [("qu", 1, "qu", false), ("<x>", 3, "", true), ("<y>", 4, "<y>", true), ("<unk>", 2, "", true)];
+    let kinds =
+        [&kinds[..], &[("<spare>", 5, "", false), ("<zero>", 0, "", false), ("<z>", 9, "", false)]].concat();
+    let mut tokens: Vec<String> =
+        (0..=255u8).map(|byte| ::decoder::tokens::byte_char(byte).to_string()).collect();
+    tokens.extend(kinds.iter().map(|(token, ..)| (*token).to_owned()));
+    let types = ArrayBuf::i32s([1; 256].into_iter().chain(kinds.iter().map(|(_, kind, ..)| *kind)));
+    let path = declaring(made, "tokenizer.ggml.merges", ArrayBuf::strings([""; 0]).value());
+    let tokens = ArrayBuf::strings(tokens.iter().map(String::as_str));
+    let path = declaring(&path, "tokenizer.ggml.tokens", tokens.value());
+    let tokens = read(&declaring(&path, "tokenizer.ggml.token_type", types.value()));
+    for (id, (text, kind, written, whole)) in (256..).zip(kinds) {
+        assert_eq!(tokens.continuation().push(id), written, "{text}, kind {kind}");
+        assert_eq!(tokens.encode(text).unwrap()[1..].contains(&id), whole, "{text}, kind {kind}");
+    }
+}
+
 #[test]
 fn rules_that_are_a_guess_are_told() {
     let folder = tempfile::tempdir().unwrap();
