@@ -1,13 +1,16 @@
 //! Logits against a naive forward pass in f64, and against themselves.
 
+mod copies;
 mod naive;
 
+use copies::declaring;
 use decoder::config::ARCHITECTURES;
 use decoder::make_model::Recipe;
 use decoder::{CacheFormat, Decoder, Options, Wanted};
 use gristmill::Threads;
+use gristmill::gguf::Value;
 use naive::{Naive, through_q8_0};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A small model: heads of a size that fills no register, three queries to a key, more positions than a block of the cache.
 fn recipe(architecture: &str, format: &str) -> Recipe {
@@ -72,6 +75,34 @@ fn logits_are_those_of_a_naive_forward_pass() {
                 found < bound,
                 "{architecture} {format}: NMSE {found:.2e}, expected less than {bound:.0e}"
             );
+        }
+    }
+}
+
+/// Half of each head is rotated, and positions are divided by a factor, which files have under two names.
+#[test]
+fn rotations_of_a_part_and_with_a_factor_are_those_of_a_naive_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("model.gguf");
+    // Either kind of pairs.
+    for architecture in ["llama", "qwen2"] {
+        let recipe = Recipe { head: Some(64), rope_freqs: false, ..recipe(architecture, "f32") };
+        recipe.write(&made, &Threads::single()).unwrap();
+        let whole = logits(&made, &tokens(36), CacheFormat::F16);
+        let declare = |path: &Path, key: &str, value| {
+            PathBuf::from(declaring(path.to_str().unwrap(), &format!("{architecture}.{key}"), value))
+        };
+        for factor in ["rope.scaling.factor", "rope.scale_linear"] {
+            let path = declare(&made, factor, Value::F32(4.0));
+            let factor_alone = Naive::open(&path).logits(&tokens(36)).concat();
+            let path = declare(&path, "rope.dimension_count", Value::U32(32));
+            let expected = Naive::open(&path).logits(&tokens(36)).concat();
+            let found = nmse(&logits(&path, &tokens(36), CacheFormat::F16), &expected);
+            assert!(found < 1e-6, "{architecture}, {factor}: NMSE {found:.2e}");
+            // Each of both matters.
+            let without = [nmse(&whole, &factor_alone), nmse(&factor_alone, &expected)];
+            println!("{architecture}, {factor}: NMSE {found:.2e}, {without:?} without");
+            assert!(without.iter().all(|nmse| *nmse > 1e-3), "{architecture}, {factor}: {without:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Conversations.
 
-use crate::support::{chat, declaring, model};
+use crate::copies::declaring;
+use crate::support::{chat, model};
 use gristmill::gguf::Value;
 
 #[test]

@@ -1,6 +1,7 @@
 //! Models with experts.
 
-use crate::support::{declaring, model, printed, refused, reshaped, with_bytes};
+use crate::copies::declaring;
+use crate::support::{model, printed, refused, reshaped, with_bytes};
 use gristmill::gguf::Value;
 
 #[test]

@@ -1,14 +1,17 @@
 //! The command: what it prints, and that whatever is wrong is an error that says so, with exit code 1.
 
 mod chat;
+#[path = "../copies/mod.rs"]
+mod copies;
 mod experts;
 mod support;
 mod vocabulary;
 
+use copies::declaring;
 use gristmill::gguf::Value;
 use std::path::Path;
 use std::process::Command;
-use support::{chat, declaring, decoder, edited, model, printed, refused, two_layers};
+use support::{chat, decoder, edited, model, printed, refused, two_layers};
 
 #[test]
 fn what_is_wrong_is_said() {

@@ -1,5 +1,6 @@
 //! Running the command, and files for it.
 
+use crate::copies::copy_tensors;
 use gristmill::gguf::{GgufWriter, Model, Value};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,17 +42,6 @@ pub fn two_layers(folder: &Path) -> String {
     path
 }
 
-/// A copy of a file with one entry of the metadata, in place of the old one where there is one.
-pub fn declaring(path: &str, key: &str, value: Value<'_>) -> String {
-    let to = PathBuf::from(path).with_file_name("declaring.gguf");
-    let model = Model::open(path).unwrap();
-    let mut writer = GgufWriter::new();
-    writer.copy_metadata(model.file(), |known| known != key).unwrap();
-    writer.metadata(key, value).unwrap();
-    copy_tensors(&model, writer, &to, |_, dims| dims.to_vec());
-    to.to_str().unwrap().to_owned()
-}
-
 /// A copy of a file without an entry of the metadata.
 pub fn without(path: &str, key: &str) -> String {
     let to = PathBuf::from(path).with_file_name("without.gguf");
@@ -60,21 +50,6 @@ pub fn without(path: &str, key: &str) -> String {
     writer.copy_metadata(model.file(), |known| known != key).unwrap();
     copy_tensors(&model, writer, &to, |_, dims| dims.to_vec());
     to.to_str().unwrap().to_owned()
-}
-
-/// The tensors of a model, with what `dims` makes of their dimensions.
-fn copy_tensors(model: &Model, mut writer: GgufWriter, to: &Path, dims: impl Fn(&str, &[u64]) -> Vec<u64>) {
-    let tensors: Vec<_> = model.file().tensors().collect();
-    for tensor in &tensors {
-        let dims = dims(tensor.name(), tensor.dims());
-        writer.tensor(tensor.name(), &dims, tensor.type_id(), tensor.size().unwrap()).unwrap();
-    }
-    writer
-        .create(to, |stream| {
-            tensors.iter().try_for_each(|tensor| stream.data(tensor.name(), &tensor.data().unwrap()))
-        })
-        .map_err(|error: gristmill::gguf::WriteError| error)
-        .unwrap();
 }
 
 /// A copy of a file without the tensors and with the metadata that `edit` says: the same bytes of all others.

@@ -1,6 +1,7 @@
 //! What files say of their vocabularies.
 
-use crate::support::{declaring, decoder, model, printed, refused, without};
+use crate::copies::declaring;
+use crate::support::{decoder, model, printed, refused, without};
 use ::decoder::tokens::Tokens;
 use gristmill::gguf::{ArrayBuf, Model, Value};
 

@@ -104,9 +104,12 @@ impl Naive {
 
     fn rotate(&self, head: &mut [f64], position: usize) {
         let (dims, base) = (self.size("rope.dimension_count"), self.numbers["rope.freq_base"]);
+        // The second is the older name.
+        let scaling = ["rope.scaling.factor", "rope.scale_linear"].map(|key| self.numbers.get(key));
+        let position = position as f64 / scaling.into_iter().flatten().next().unwrap_or(&1.0);
         for i in 0..dims / 2 {
             let factor = self.tensors.get("rope_freqs.weight").map_or(1.0, |factors| factors[i]);
-            let angle = position as f64 / base.powf(2.0 * i as f64 / dims as f64) / factor;
+            let angle = position / base.powf(2.0 * i as f64 / dims as f64) / factor;
             // llama.cpp's `llama_model_rope_type`: of these architectures only `llama` turns neighbours.
             let (a, b) = if self.architecture == "llama" { (2 * i, 2 * i + 1) } else { (i, i + dims / 2) };
             let (x, y) = (head[a], head[b]);
