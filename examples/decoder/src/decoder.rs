@@ -391,12 +391,12 @@ impl Pass<'_> {
             let (norm, x) = (&layer.prologues.attn, Rows::dense(&x[..m * embd]));
             layer.qkv.forward_with(norm, x, None, m, wide, workspace, threads)?;
         } else {
-            self.norm(x, &layer.attn_norm, normed)?;
+            self.norm(x, &layer.norms.attn, normed)?;
             layer.qkv.forward(&normed[..m * embd], m, wide, workspace, threads)?;
         }
         let pairs = self.config.rope.dims / 2;
         for (which, count) in [(0, heads), (1, kv_heads)] {
-            let weight = layer.head_norms.as_ref().map(|norms| &norms[which]);
+            let weight = layer.norms.heads.as_ref().map(|norms| &norms[which]);
             layer.qkv.each_row(wide, m, which, count * head, threads, |token, row| {
                 let place = (self.first + token) * pairs;
                 let [cos, sin] = [0, 1].map(|which: usize| &self.turns[which][place..][..pairs]);
@@ -413,7 +413,7 @@ impl Pass<'_> {
         cache.store(index, self.first, m, row(1, kv_heads), row(2, kv_heads), threads)?;
         let inner = &mut inner[..m * heads * head];
         attention.run(cache, index, self.first, m, row(0, heads), inner, threads)?;
-        match &layer.attn_sub_norm {
+        match &layer.norms.attn_sub {
             Some(_) if layer.output.fuses() => {
                 let (norm, inner) = (&layer.prologues.output, Rows::dense(inner));
                 layer.output.forward_with(norm, inner, None, m, out, workspace, threads)?;
@@ -440,7 +440,7 @@ impl Pass<'_> {
         let Buffers { x, normed, wide, inner, out, routing, workspace, .. } = buffers;
         match &layer.ffn {
             Ffn::Dense(_) => {}
-            Ffn::Mixture { .. } | Ffn::Experts { .. } => self.norm(x, &layer.ffn_norm, normed)?,
+            Ffn::Mixture { .. } | Ffn::Experts { .. } => self.norm(x, &layer.norms.ffn, normed)?,
         }
         match &layer.ffn {
             Ffn::Dense(expert) => {
@@ -449,7 +449,7 @@ impl Pass<'_> {
                     let (norm, x) = (&layer.prologues.ffn, Rows::dense(&x[..m * embd]));
                     expert.gate_up.forward_with(norm, x, None, m, wide, workspace, threads)?;
                 } else {
-                    self.norm(x, &layer.ffn_norm, normed)?;
+                    self.norm(x, &layer.norms.ffn, normed)?;
                     expert.gate_up.forward(&normed[..m * embd], m, wide, workspace, threads)?;
                 }
                 self.down(expert, layer, m, [wide, inner, out], workspace)?;
@@ -546,7 +546,7 @@ impl Pass<'_> {
             gated(self.config.architecture.gate, gate, up, row);
             Ok::<(), Error>(())
         })?;
-        if let Some(weight) = &layer.ffn_sub_norm {
+        if let Some(weight) = &layer.norms.ffn_sub {
             self.norm_rows(inner, ffn, weight)?;
         }
         let out = &mut out[..pairs * embd];
@@ -601,7 +601,7 @@ impl Pass<'_> {
             gated(self.config.architecture.gate, gate, up, row);
             Ok::<(), Error>(())
         })?;
-        if let Some(weight) = &layer.ffn_sub_norm {
+        if let Some(weight) = &layer.norms.ffn_sub {
             self.norm_rows(inner, ffn, weight)?;
         }
         expert.down.forward(inner, m, out, workspace, self.threads)

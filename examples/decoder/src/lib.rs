@@ -16,6 +16,7 @@ pub mod head;
 pub mod joint;
 pub mod make_model;
 pub mod mixture;
+pub mod norms;
 pub mod numerics;
 pub mod restrict;
 pub mod sample;

@@ -6,8 +6,9 @@ use crate::error::Error;
 use crate::head::{self, Head};
 use crate::joint::{Joint, Source, check_dims};
 use crate::mixture::{Mixture, Shape};
+use crate::norms::{Norms, Prologues, Vector};
+use gristmill::Recording;
 use gristmill::gguf::{LayerOptions, Model};
-use gristmill::{Prologue, Recording};
 use std::collections::HashSet;
 
 /// The tensors of one layer that are matrices, as they are multiplied.
@@ -103,20 +104,7 @@ impl LayerSources {
     }
 }
 
-/// Names and lengths of the vectors of a layer.
-fn vectors(config: &Config, index: usize) -> Vec<(String, usize)> {
-    let architecture = config.architecture;
-    let mut names = vec![("attn_norm", config.embd), ("ffn_norm", config.embd)];
-    if architecture.sub_norms {
-        names.extend([("attn_sub_norm", config.heads * config.head), ("ffn_sub_norm", config.ffn)]);
-    }
-    if architecture.head_norms {
-        names.extend([("attn_q_norm", config.head), ("attn_k_norm", config.head)]);
-    }
-    names.into_iter().map(|(name, length)| (format!("blk.{index}.{name}.weight"), length)).collect()
-}
-
-/// The norms and the rotation of the whole model.
+/// The norm before the head.
 pub const OUTPUT_NORM: &str = "output_norm.weight";
 /// Factors of the wave lengths of pairs.
 pub const ROPE_FREQS: &str = "rope_freqs.weight";
@@ -136,9 +124,9 @@ pub fn survey(config: &Config, model: &Model) -> Result<Vec<LayerSources>, Error
             known.insert(source.tensor.clone());
             known.extend(source.bias.clone());
         }
-        for (name, length) in vectors(config, index) {
-            check_dims(model, &name, &[length])?;
-            known.insert(name);
+        for Vector { name, length } in Norms::of(config, index).all() {
+            check_dims(model, name, &[*length])?;
+            known.insert(name.clone());
         }
         layers.push(layer);
     }
@@ -159,16 +147,8 @@ pub fn survey(config: &Config, model: &Model) -> Result<Vec<LayerSources>, Error
 /// A layer.
 #[derive(Debug)]
 pub struct Layer {
-    /// Before attention.
-    pub attn_norm: Vec<f32>,
-    /// Before the feed-forward network.
-    pub ffn_norm: Vec<f32>,
-    /// Behind attention.
-    pub attn_sub_norm: Option<Vec<f32>>,
-    /// Behind the gate.
-    pub ffn_sub_norm: Option<Vec<f32>>,
-    /// Of queries and of keys.
-    pub head_norms: Option<[Vec<f32>; 2]>,
+    /// What its norms multiply by.
+    pub norms: Norms<Vec<f32>>,
     /// The same norms, and the gate, as what products take their input through.
     pub prologues: Prologues,
     /// Query, key, value.
@@ -177,38 +157,6 @@ pub struct Layer {
     pub output: Joint,
     /// The feed-forward network.
     pub ffn: Ffn,
-}
-
-/// What the inputs of a layer's products go through while they are quantized.
-#[derive(Debug)]
-pub struct Prologues {
-    /// In front of query, key and value.
-    pub attn: Prologue,
-    /// In front of the output of attention, where that is normalized.
-    pub output: Prologue,
-    /// In front of gate and up.
-    pub ffn: Prologue,
-    /// In front of down.
-    pub down: Prologue,
-}
-
-impl Prologues {
-    fn new(
-        config: &Config,
-        [attn, ffn]: [&[f32]; 2],
-        [attn_sub, ffn_sub]: [Option<&[f32]>; 2],
-    ) -> Result<Prologues, Error> {
-        let norm = |of: Prologue, weight: Option<&[f32]>| match weight {
-            Some(weight) => of.rms_norm(weight, config.eps),
-            None => Ok(of),
-        };
-        Ok(Prologues {
-            attn: norm(Prologue::new(config.embd), Some(attn))?,
-            output: norm(Prologue::new(config.heads * config.head), attn_sub)?,
-            ffn: norm(Prologue::new(config.embd), Some(ffn))?,
-            down: norm(Prologue::new(config.ffn).gated(config.architecture.gate.function()), ffn_sub)?,
-        })
-    }
 }
 
 /// A feed-forward network.
@@ -281,18 +229,8 @@ impl Layer {
         sources: &LayerSources,
         options: &LayerOptions<'_>,
     ) -> Result<Layer, Error> {
-        let read: Result<Vec<Vec<f32>>, _> =
-            vectors(config, index).iter().map(|(name, length)| model.vector(name, *length)).collect();
-        let mut read = read?.into_iter();
-        let mut next = || read.next().unwrap_or_default();
-        let architecture = config.architecture;
-        // In the order of `vectors`.
-        let (attn_norm, ffn_norm) = (next(), next());
-        let attn_sub_norm = architecture.sub_norms.then(&mut next);
-        let ffn_sub_norm = architecture.sub_norms.then(&mut next);
-        let head_norms = architecture.head_norms.then(|| [next(), next()]);
-        let sub_norms = [attn_sub_norm.as_deref(), ffn_sub_norm.as_deref()];
-        let prologues = Prologues::new(config, [&attn_norm, &ffn_norm], sub_norms)?;
+        let norms = Norms::of(config, index).load(model)?;
+        let prologues = Prologues::new(config, &norms)?;
         let ffn = match &sources.ffn {
             FfnSources::Dense(dense) => Ffn::Dense(Expert::load(model, dense, options)?),
             FfnSources::Experts(experts) => {
@@ -313,17 +251,7 @@ impl Layer {
         };
         let qkv = Joint::load(model, &sources.qkv, options)?;
         let output = Joint::load(model, &sources.output, options)?;
-        Ok(Layer {
-            attn_norm,
-            ffn_norm,
-            attn_sub_norm,
-            ffn_sub_norm,
-            head_norms,
-            prologues,
-            qkv,
-            output,
-            ffn,
-        })
+        Ok(Layer { norms, prologues, qkv, output, ffn })
     }
 
     /// Its layers of matrices, but for experts that are stacks.
@@ -413,16 +341,10 @@ impl Weights {
 
     /// Bytes held: matrices as packed, and vectors.
     pub fn bytes(&self) -> usize {
-        let vectors = |layer: &Layer| {
-            let norms = [&layer.attn_norm, &layer.ffn_norm].into_iter();
-            let others = layer.attn_sub_norm.iter().chain(&layer.ffn_sub_norm);
-            let all = norms.chain(others).chain(layer.head_norms.iter().flatten());
-            all.map(|norm| size_of_val(&norm[..])).sum::<usize>()
-        };
         let joints: usize = self.joints().map(Joint::bytes).sum();
         let mixtures: usize = self.mixtures().map(Mixture::bytes).sum();
-        let vectors = self.layers.iter().map(vectors).sum::<usize>();
-        joints + mixtures + vectors + size_of_val(&self.output_norm[..])
+        let norms = self.layers.iter().flat_map(|layer| layer.norms.all()).chain([&self.output_norm]);
+        joints + mixtures + norms.map(|norm| size_of_val(&norm[..])).sum::<usize>()
     }
 
     /// Lets every launch count.
