@@ -51,6 +51,10 @@ pub struct Architecture {
     pub head_norms: bool,
     /// Whether the feed-forward network has experts.
     pub experts: bool,
+    /// Whether query, key and value have biases in models of random numbers. Any file may have them.
+    pub biases: bool,
+    /// Base of the frequencies of rotation in models of random numbers. A file says its own.
+    pub base: f32,
 }
 
 const LLAMA: Architecture = Architecture {
@@ -60,16 +64,19 @@ const LLAMA: Architecture = Architecture {
     sub_norms: false,
     head_norms: false,
     experts: false,
+    biases: false,
+    base: 10_000.0,
 };
-const BITNET: Architecture =
-    Architecture { name: "bitnet", pairs: RopePairs::Halves, sub_norms: true, ..LLAMA };
+/// Those that rotate halves.
+const HALVES: Architecture = Architecture { pairs: RopePairs::Halves, base: 500_000.0, ..LLAMA };
+const BITNET: Architecture = Architecture { name: "bitnet", sub_norms: true, ..HALVES };
 
 /// Every architecture that there is a forward pass for.
 pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
-    Architecture { name: "qwen2", pairs: RopePairs::Halves, ..LLAMA },
-    Architecture { name: "qwen3", pairs: RopePairs::Halves, head_norms: true, ..LLAMA },
-    Architecture { name: "qwen3moe", pairs: RopePairs::Halves, head_norms: true, experts: true, ..LLAMA },
+    Architecture { name: "qwen2", biases: true, ..HALVES },
+    Architecture { name: "qwen3", head_norms: true, ..HALVES },
+    Architecture { name: "qwen3moe", head_norms: true, experts: true, ..HALVES },
     BITNET,
     Architecture { name: "bitnet-b1.58", gate: Gate::SquaredRelu, ..BITNET },
     Architecture { name: "bitnet-25", gate: Gate::SquaredRelu, ..BITNET },

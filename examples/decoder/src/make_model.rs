@@ -222,7 +222,7 @@ impl Recipe {
                 [("attn_q", heads * head), ("attn_k", kv_heads * head), ("attn_v", kv_heads * head)]
             {
                 matrix(&mut tensors, &format!("{of}.weight"), n, embd, None);
-                if facts.name == "qwen2" {
+                if facts.biases {
                     tensors.push(vector(name(&format!("{of}.bias")), n, Values::Bias));
                 }
             }
@@ -281,8 +281,7 @@ impl Recipe {
             writer.metadata(&format!("{name}.{key}"), Value::U32(count))?;
         }
         writer.metadata(&format!("{name}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5))?;
-        let base = if facts.name == "llama" { 10_000.0 } else { 500_000.0 };
-        writer.metadata(&format!("{name}.rope.freq_base"), Value::F32(base))?;
+        writer.metadata(&format!("{name}.rope.freq_base"), Value::F32(facts.base))?;
         Ok(())
     }
 
