@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod check;
+mod conversation;
 mod generate;
 mod lines;
 mod loading;
