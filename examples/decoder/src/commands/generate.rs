@@ -5,6 +5,7 @@ use super::output::{Out, TextFile};
 use crate::decoder::{Decoder, Wanted};
 use crate::error::{Error, longer};
 use crate::sample::{Sampler, Sampling};
+use crate::tokens::Tokens;
 use clap::Args;
 use gristmill::{REGISTRY, Recording};
 use std::path::{Path, PathBuf};
@@ -136,6 +137,25 @@ pub(super) struct Answer {
     generated: Duration,
 }
 
+impl Answer {
+    /// Says on standard error what it took behind a prompt of `prompt` tokens, and whether it had to end.
+    fn report(self, prompt: usize, decoder: &Decoder) {
+        let Answer { made, ended, read, generated } = self;
+        let [read, generated] = [read, generated].map(|time| time.as_secs_f64());
+        // The first one comes with what was read.
+        let rate = match made {
+            0 | 1 => String::new(),
+            _ => format!(" ({:.1} tokens/s)", (made - 1) as f64 / generated),
+        };
+        eprintln!("{prompt} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}");
+        if ended == Ended::Context {
+            let (context, longest) = (decoder.context(), decoder.config.context);
+            let longer = longer(context, longest);
+            eprintln!("the text ends here, as the context of {context} positions is full{longer}");
+        }
+    }
+}
+
 impl Run {
     pub(super) fn run(self, out: &mut dyn Out) -> Result<(), Error> {
         if self.plan {
@@ -143,6 +163,27 @@ impl Run {
         }
         // Before the model is loaded, which takes longer than to see this.
         self.drawing.check()?;
+        let text = self.text()?;
+        let receipt = self.receipt()?;
+        let model = self.loading.open()?;
+        let tokens = tokens(&model)?;
+        let prompt = self.prompt_tokens(text.as_deref(), tokens.as_ref())?;
+        let mut decoder = self.loading.load(model, self.threads)?;
+        let recording = Recording::new(&REGISTRY);
+        if receipt.is_some() {
+            decoder.record(&recording)?;
+        }
+        let spelled = tokens.as_ref().filter(|_| text.is_some());
+        let answer = self.print_answer(&mut decoder, &prompt, spelled, out)?;
+        answer.report(prompt.len(), &decoder);
+        match receipt {
+            Some(file) => file.finish(&recording.receipt().to_json()),
+            None => Ok(()),
+        }
+    }
+
+    /// The text to be continued, if it is no list of tokens.
+    fn text(&self) -> Result<Option<String>, Error> {
         let text = match (&self.prompt, &self.file) {
             (Some(text), _) => Some(text.clone()),
             (None, Some(file)) => Some(read_text(file)?),
@@ -154,38 +195,49 @@ impl Run {
                 "there is nothing to continue: the prompt is empty\n  help: {help}"
             )));
         }
+        Ok(text)
+    }
+
+    /// Begins the receipt, in place of no file that is read.
+    fn receipt(&self) -> Result<Option<TextFile>, Error> {
         let inputs: Vec<&Path> = [Some(&self.loading.model), self.file.as_ref()]
             .into_iter()
             .flatten()
             .map(PathBuf::as_path)
             .collect();
-        let receipt =
-            self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()?;
-        let model = self.loading.open()?;
-        let tokens = tokens(&model)?;
-        let prompt = match (&text, &tokens) {
-            (Some(text), Some(tokens)) => tokens.encode(text)?,
+        self.receipt.as_deref().map(|path| TextFile::begin("--receipt", path, &inputs)).transpose()
+    }
+
+    /// The tokens to be continued: those of `text`, or the ones that were given by their numbers.
+    fn prompt_tokens(&self, text: Option<&str>, tokens: Option<&Tokens>) -> Result<Vec<u32>, Error> {
+        match (text, tokens) {
+            (Some(text), Some(tokens)) => tokens.encode(text),
             (Some(_), None) => {
                 let help = "--tokens 1,2,3 takes numbers of tokens";
-                return Err(Error::Asked(format!(
+                Err(Error::Asked(format!(
                     "the file has no vocabulary, so no text can be read\n  help: {help}"
-                )));
+                )))
             }
-            (None, _) => self.tokens.clone(),
-        };
-        let mut decoder = self.loading.load(model, self.threads)?;
-        let recording = Recording::new(&REGISTRY);
-        if receipt.is_some() {
-            decoder.record(&recording)?;
+            (None, _) => Ok(self.tokens.clone()),
         }
-        let mut sampler = self.drawing.sampler(&decoder)?;
-        let answer = match tokens.as_ref().filter(|_| text.is_some()) {
+    }
+
+    /// Prints what follows `prompt`: as text where there is a vocabulary for it, else as numbers, none of which ends the answer.
+    fn print_answer(
+        &self,
+        decoder: &mut Decoder,
+        prompt: &[u32],
+        spelled: Option<&Tokens>,
+        out: &mut dyn Out,
+    ) -> Result<Answer, Error> {
+        let mut sampler = self.drawing.sampler(decoder)?;
+        let answer = match spelled {
             Some(tokens) => {
                 let mut stream = tokens.continuation();
                 let answer = self.drawing.answer(
-                    &mut decoder,
+                    decoder,
                     &mut sampler,
-                    &prompt,
+                    prompt,
                     |token| tokens.ends(token),
                     |token| print_generated(out, &stream.push(token)),
                 )?;
@@ -193,30 +245,14 @@ impl Run {
                 answer
             }
             None => self.drawing.answer(
-                &mut decoder,
+                decoder,
                 &mut sampler,
-                &prompt,
+                prompt,
                 |_| false,
                 |token| print(out, format_args!("{token} ")),
             )?,
         };
         print(out, format_args!("\n"))?;
-        let Answer { made, ended, read, generated } = answer;
-        let [read, generated] = [read, generated].map(|time| time.as_secs_f64());
-        // The first one comes with what was read.
-        let rate = match made {
-            0 | 1 => String::new(),
-            _ => format!(" ({:.1} tokens/s)", (made - 1) as f64 / generated),
-        };
-        eprintln!("{} tokens read in {read:.2} s, {made} generated in {generated:.2} s{rate}", prompt.len());
-        if ended == Ended::Context {
-            let (context, longest) = (decoder.context(), decoder.config.context);
-            let longer = longer(context, longest);
-            eprintln!("the text ends here, as the context of {context} positions is full{longer}");
-        }
-        match receipt {
-            Some(file) => file.finish(&recording.receipt().to_json()),
-            None => Ok(()),
-        }
+        Ok(answer)
     }
 }
