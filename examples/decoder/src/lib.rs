@@ -1,9 +1,10 @@
 //! From a GGUF file to text: a decoder that is complete and small, on gristmill's public API.
 //!
-//! [`config`] reads what a file is, [`weights`] loads it, [`decoder`] is the forward pass. The `decoder` command is
+//! [`config`] reads what a file is, [`weights`] loads it, [`decoder`] runs it. The `decoder` command is
 //! [`commands`].
 
 pub mod attention;
+mod buffers;
 pub mod cache;
 pub mod commands;
 pub mod config;
@@ -18,6 +19,7 @@ pub mod make_model;
 pub mod mixture;
 pub mod norms;
 pub mod numerics;
+mod pass;
 pub mod restrict;
 pub mod sample;
 pub mod template;
