@@ -164,76 +164,14 @@ impl Config {
         let architecture = architecture(name)?;
         let keys = Keys { file, architecture };
         let embd = keys.size("embedding_length")?;
-        let heads = keys.size("attention.head_count")?;
-        let kv_heads = keys.optional("attention.head_count_kv")?.unwrap_or(heads);
-        if heads % kv_heads != 0 {
-            return Err(
-                keys.wrong("attention.head_count_kv", format!("{kv_heads} does not divide {heads} heads"))
-            );
-        }
-        let head = match keys.optional("attention.key_length")? {
-            Some(head) => head,
-            None if embd % heads == 0 => embd / heads,
-            None => {
-                return Err(keys.wrong(
-                    "attention.key_length",
-                    format!("missing, and {heads} heads do not divide {embd}"),
-                ));
-            }
-        };
-        if let Some(value) = keys.optional("attention.value_length")?
-            && value != head
-        {
-            return Err(keys
-                .wrong("attention.value_length", format!("{value} where keys have {head}: not supported")));
-        }
+        let (heads, kv_heads) = keys.heads()?;
+        let head = keys.head(embd, heads)?;
         crate::declared::check(file, architecture.name, head)?;
-        if head > MAX_HEAD || head % 2 != 0 {
-            return Err(keys.wrong(
-                "attention.key_length",
-                format!("heads of {head}: even and up to {MAX_HEAD} are supported"),
-            ));
-        }
-        let experts = match keys.optional("expert_count")? {
-            Some(count) if architecture.experts => {
-                let used = keys.size("expert_used_count")?;
-                if used > count {
-                    return Err(keys.wrong("expert_used_count", format!("{used} of {count} experts")));
-                }
-                Some(ExpertCounts { count, used })
-            }
-            None if architecture.experts => return Err(keys.wrong("expert_count", "missing or 0".to_owned())),
-            Some(count) => {
-                return Err(keys.wrong(
-                    "expert_count",
-                    format!("{count}: experts of this architecture are not supported"),
-                ));
-            }
-            None => None,
-        };
-        let ffn = keys.size(if architecture.experts {
-            "expert_feed_forward_length"
-        } else {
-            "feed_forward_length"
+        let experts = keys.experts()?;
+        let ffn = keys.size(match experts {
+            Some(_) => "expert_feed_forward_length",
+            None => "feed_forward_length",
         })?;
-        let eps = keys
-            .float("attention.layer_norm_rms_epsilon")?
-            .ok_or_else(|| keys.wrong("attention.layer_norm_rms_epsilon", "missing".to_owned()))?;
-        if !(eps.is_finite() && eps as f32 > 0.0) {
-            return Err(keys.wrong(
-                "attention.layer_norm_rms_epsilon",
-                format!("{eps}, expected a small positive number"),
-            ));
-        }
-        let context = keys.size("context_length")?;
-        if let Some(window) = keys.optional("attention.sliding_window")?
-            && window < context
-        {
-            return Err(keys.wrong(
-                "attention.sliding_window",
-                format!("a window of {window} positions is not supported"),
-            ));
-        }
         Ok(Config {
             architecture,
             layers: keys.size("block_count")?,
@@ -243,8 +181,8 @@ impl Config {
             kv_heads,
             head,
             vocab: 0,
-            context,
-            eps: eps as f32,
+            context: keys.context()?,
+            eps: keys.epsilon()?,
             rope: keys.rope(head)?,
             experts,
         })
@@ -316,6 +254,77 @@ impl<B: Store> Keys<'_, B> {
         match value.as_f64() {
             Some(number) => Ok(Some(number)),
             None => Err(self.wrong(key, format!("{value:?}, expected a floating-point number"))),
+        }
+    }
+
+    /// How many heads queries have, and how many keys and values.
+    fn heads(&self) -> Result<(usize, usize), Error> {
+        const KV: &str = "attention.head_count_kv";
+        let heads = self.size("attention.head_count")?;
+        match self.optional(KV)? {
+            None => Ok((heads, heads)),
+            Some(kv_heads) if heads % kv_heads == 0 => Ok((heads, kv_heads)),
+            Some(kv_heads) => Err(self.wrong(KV, format!("{kv_heads} does not divide {heads} heads"))),
+        }
+    }
+
+    /// Elements of each of `heads` heads.
+    fn head(&self, embd: usize, heads: usize) -> Result<usize, Error> {
+        const KEY: &str = "attention.key_length";
+        const VALUE: &str = "attention.value_length";
+        let head = match self.optional(KEY)? {
+            Some(head) => head,
+            None if embd.is_multiple_of(heads) => embd / heads,
+            None => return Err(self.wrong(KEY, format!("missing, and {heads} heads do not divide {embd}"))),
+        };
+        if let Some(value) = self.optional(VALUE)?.filter(|value| *value != head) {
+            return Err(self.wrong(VALUE, format!("{value} where keys have {head}: not supported")));
+        }
+        if head > MAX_HEAD || head % 2 != 0 {
+            let why = format!("heads of {head}: even and up to {MAX_HEAD} are supported");
+            return Err(self.wrong(KEY, why));
+        }
+        Ok(head)
+    }
+
+    /// Experts, which there are where the architecture has them, and nowhere else.
+    fn experts(&self) -> Result<Option<ExpertCounts>, Error> {
+        const COUNT: &str = "expert_count";
+        const USED: &str = "expert_used_count";
+        if !self.architecture.experts {
+            return match self.optional(COUNT)? {
+                None => Ok(None),
+                Some(count) => {
+                    Err(self.wrong(COUNT, format!("{count}: experts of this architecture are not supported")))
+                }
+            };
+        }
+        let (count, used) = (self.size(COUNT)?, self.size(USED)?);
+        if used > count {
+            return Err(self.wrong(USED, format!("{used} of {count} experts")));
+        }
+        Ok(Some(ExpertCounts { count, used }))
+    }
+
+    /// Positions that the model was made for, all of which attention goes over.
+    fn context(&self) -> Result<usize, Error> {
+        const WINDOW: &str = "attention.sliding_window";
+        let context = self.size("context_length")?;
+        match self.optional(WINDOW)? {
+            Some(window) if window < context => {
+                Err(self.wrong(WINDOW, format!("a window of {window} positions is not supported")))
+            }
+            Some(_) | None => Ok(context),
+        }
+    }
+
+    /// What is added to the mean square in norms.
+    fn epsilon(&self) -> Result<f32, Error> {
+        const KEY: &str = "attention.layer_norm_rms_epsilon";
+        match self.float(KEY)? {
+            Some(eps) if eps.is_finite() && eps as f32 > 0.0 => Ok(eps as f32),
+            Some(eps) => Err(self.wrong(KEY, format!("{eps}, expected a small positive number"))),
+            None => Err(self.wrong(KEY, "missing".to_owned())),
         }
     }
 
