@@ -143,6 +143,13 @@ impl CppKernels {
     /// same number.
     pub fn product(&self, format: &'static FormatInfo) -> Result<CppProduct<'_>, CompareError> {
         if format.name == "i2_s" {
+            if !is_bitnet_cpp(format) {
+                return Err(self.no_product(
+                    format,
+                    "bitnet.cpp's i2_s has 128 codes in 32 bytes and one f32 behind all rows; this format has not",
+                    "compare the `i2_s` that gristmill ships",
+                ));
+            }
             let Some(dot) = &self.i2_s else {
                 return Err(self.no_product(
                     format,
@@ -177,6 +184,13 @@ impl CppKernels {
                 "compare another format",
             ));
         };
+        if format.row_header.is_some() || format.tensor_tail.is_some() {
+            return Err(self.no_product(
+                format,
+                "ggml's types are blocks alone; this format has a scale outside of them",
+                "compare another format",
+            ));
+        }
         if (known.elements, known.bytes) != (format.elements as i64, format.bytes) {
             return Err(CompareError::OtherFormat {
                 library: self.path().display().to_string(),
@@ -212,6 +226,12 @@ impl CppKernels {
     }
 }
 
+/// Whether a format has the layout that `ggml_vec_dot_i2_i8_s` reads.
+fn is_bitnet_cpp(format: &FormatInfo) -> bool {
+    let scale = format.tensor_tail.map(|(scale, _)| scale);
+    (format.elements, format.bytes, format.row_header, scale) == (128, 32, None, Some(OuterType::F32))
+}
+
 /// The name that ggml gives a type.
 fn name_of(traits: &Traits) -> String {
     if traits.name.is_null() {
@@ -240,11 +260,12 @@ impl CppProduct<'_> {
     ) -> Result<(), CompareError> {
         let (n, k) = (weights.n(), weights.k());
         let shape = |what, found, expected| Error::ShapeMismatch { what, found, unit: "values", expected };
-        if weights.format().name != self.format.name {
+        // By sizes too, which the library's function was found to read: another registry may mean another layout by the name.
+        if !weights.format().same_as(self.format) {
             return Err(self.kernels.no_product(
                 weights.format(),
                 "this product is of another format",
-                "ask for it",
+                "ask for the product of these weights' format",
             ));
         }
         for (what, found, of) in [("activations", x.len(), k), ("results", y.len(), n)] {
@@ -283,7 +304,6 @@ impl CppProduct<'_> {
             Way::Codes { dot } => {
                 let scale = weights.outer_scale(0)?;
                 let mut q = zeros::<i8>(k)?;
-                debug_assert!(self.format.tensor_tail.is_some_and(|(kind, _)| kind == OuterType::F32));
                 for (x, y) in x.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
                     let largest = x.iter().fold(1e-5f32, |largest, x| largest.max(x.abs()));
                     let to_int8 = 127.0 / largest;

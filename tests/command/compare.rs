@@ -4,6 +4,10 @@
 
 use crate::common::{Ran, gristmill, text};
 use crate::made;
+use gristmill::compare::{CompareError, CppKernels};
+use gristmill::registry::{FormatFacts, FormatInfo, OuterType};
+use gristmill::{QuantizedMatrix, REGISTRY};
+use gristmill_probe::backend::{Requirements, validate};
 use gristmill_records::comparison::Comparisons;
 
 /// ggml's functions for Q8_0 and bitnet.cpp's for I2_S, written down from the formats, one number after the other.
@@ -151,4 +155,64 @@ fn what_can_t_be_compared_says_why() {
     gristmill(["compare-backend", "--library", library])
         .code(1)
         .complains("none defines ggml_get_type_traits_cpu");
+}
+
+/// A format of another registry that has the name of one of ours.
+fn other(facts: FormatFacts) -> &'static FormatInfo {
+    // SAFETY: no kernel runs on it; that the library's does not either is what is tested.
+    Box::leak(Box::new(unsafe { FormatInfo::new(facts) }))
+}
+
+#[test]
+fn a_format_of_the_same_name_and_another_layout_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = made::folder();
+    let library =
+        made::shared(folder.path(), "libggml-cpu.so", LIBRARY, &["-DSPOIL=1.0f", "-DBYTES=34", "-lm"]);
+    let validated = validate(&library, &Requirements::new().symbol("ggml_get_type_traits_cpu"))?;
+    // SAFETY: its functions are written above, as ggml has them.
+    let theirs = unsafe { CppKernels::load(&validated) }?;
+    let facts = |name: &str| -> Result<FormatFacts, gristmill::Error> {
+        let ours = REGISTRY.format(name)?.1;
+        Ok(FormatFacts {
+            name: ours.name,
+            doc: "",
+            source: "elsewhere.toml",
+            gguf: ours.gguf,
+            elements: ours.elements,
+            bytes: ours.bytes,
+            row_header: ours.row_header,
+            tensor_tail: ours.tensor_tail,
+            quantizers: &[],
+            activations: 0,
+        })
+    };
+    let refused = |result: Result<(), CompareError>, reason: &str| match result {
+        Err(CompareError::NoProduct { reason: found, .. }) => assert!(found.contains(reason), "{found}"),
+        found => panic!("{found:?}"),
+    };
+
+    let (q8_0, i2_s) = (facts("q8_0")?, facts("i2_s")?);
+    let product = theirs.product(REGISTRY.format("q8_0")?.1)?;
+    let run = |format: &'static FormatInfo| {
+        let bytes = vec![0; format.tensor_bytes(1, 64)?];
+        product.run(&QuantizedMatrix::new(format, 1, 64, &bytes)?, &[1.0; 64], 1, &mut [f32::NAN])
+    };
+    run(other(q8_0))?;
+    for smaller in [FormatFacts { bytes: 18, ..q8_0 }, FormatFacts { elements: 64, ..q8_0 }] {
+        refused(run(other(smaller)), "this product is of another format");
+    }
+    let header = FormatFacts { row_header: Some(OuterType::F16), ..q8_0 };
+    refused(theirs.product(other(header)).map(|_| ()), "a scale outside of them");
+
+    assert!(theirs.product(other(i2_s)).is_ok());
+    for wrong in [
+        FormatFacts { bytes: 16, ..i2_s },
+        FormatFacts { elements: 256, ..i2_s },
+        FormatFacts { row_header: Some(OuterType::F16), ..i2_s },
+        FormatFacts { tensor_tail: None, ..i2_s },
+        FormatFacts { tensor_tail: Some((OuterType::F16, 32)), ..i2_s },
+    ] {
+        refused(theirs.product(other(wrong)).map(|_| ()), "bitnet.cpp's i2_s has 128 codes in 32 bytes");
+    }
+    Ok(())
 }

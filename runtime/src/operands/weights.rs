@@ -88,7 +88,7 @@ impl FormatInfo {
     }
 
     /// Whether two descriptions give bytes the same meaning, as far as sizes and names tell.
-    pub(crate) fn same_as(&self, other: &FormatInfo) -> bool {
+    pub fn same_as(&self, other: &FormatInfo) -> bool {
         std::ptr::eq(self, other)
             || (self.name == other.name
                 && self.elements == other.elements
