@@ -1,11 +1,13 @@
 //! Every reason for which a CUDA kernel is not chosen, on pretended devices: each another one, each with help.
 
+use gristmill_runtime::abi::Fault;
 use gristmill_runtime::gpu::{CudaVersion, GpuProfile, NoGpu};
 use gristmill_runtime::registry::{
     ActivationInfo, Code, Counters, CudaBuild, CudaCode, CudaImage, CudaLaunch, DimRule, Entry, EntryFacts,
-    FormatFacts, FormatInfo, KernelId, Registry, RegistryFacts, ShapeRules, WithoutImage,
+    FormatFacts, FormatInfo, KernelId, PackFacts, PackInfo, Registry, RegistryFacts, ShapeRules, Unit,
+    WithoutImage,
 };
-use gristmill_runtime::vocab::{CudaAlgorithm, CudaArch, DType, DeviceKind, FeatureSet, Op};
+use gristmill_runtime::vocab::{CudaAlgorithm, CudaArch, DType, DeviceKind, FeatureSet, Op, Precision};
 use gristmill_runtime::{
     CpuProfile, Dequantizer, Device, Error, PrecisionMode, Reason, Request, Restrict, Shape,
 };
@@ -258,6 +260,171 @@ fn a_pretended_device_gets_its_kernel_but_no_handle() -> Result<(), Error> {
         );
         // Where there is a device, the images above are not what it can run.
         assert!(Dequantizer::new(&decision).is_err());
+    }
+    Ok(())
+}
+
+/// Products of `plain`: of int8 first, of floats behind it; and what quantizes activations, up to eight tokens in the second.
+// SAFETY: as above.
+static PRODUCTS: [Entry; 4] = unsafe {
+    [
+        Entry::new(EntryFacts {
+            id: KernelId(2),
+            name: "matmul.plain.cuda.int8",
+            op: Op::Matmul,
+            shape: FREE,
+            code: Code::Cuda(CudaCode {
+                algorithm: CudaAlgorithm::Dp4a,
+                launch: CudaLaunch::Matmul {
+                    function: "int8",
+                    threads: 128,
+                    fewest: 32,
+                    rows: 4,
+                    tokens: 1,
+                    packing: &PACKING,
+                    unit: Unit { elements: 0, multiple: 16 },
+                    split: None,
+                    shared: 0,
+                    fused: false,
+                    grouped: None,
+                },
+                ..CODE
+            }),
+            ..DEQUANTIZE
+        }),
+        Entry::new(EntryFacts {
+            id: KernelId(3),
+            name: "matmul.plain.cuda.f32",
+            op: Op::Matmul,
+            shape: FREE,
+            code: Code::Cuda(CudaCode {
+                algorithm: CudaAlgorithm::Fma,
+                launch: CudaLaunch::Rows {
+                    function: "f32",
+                    check: "check",
+                    check_threads: 128,
+                    precision: Precision::F32,
+                    threads: 128,
+                    fewest: 32,
+                    rows: 4,
+                    tokens: 1,
+                    shared: 0,
+                    quantizer: None,
+                },
+                ..CODE
+            }),
+            ..DEQUANTIZE
+        }),
+        Entry::new(QUANTIZE_ACTIVATIONS),
+        Entry::new(EntryFacts {
+            id: KernelId(5),
+            name: "quantize_activations.row.cuda.few",
+            shape: ShapeRules { m: DimRule { min: 0, max: 8, multiple_of: 1 }, ..FREE },
+            ..QUANTIZE_ACTIVATIONS
+        }),
+    ]
+};
+
+const FREE: ShapeRules = ShapeRules { m: ANY, n: ANY, k: ANY };
+
+const CODE: CudaCode = match DEQUANTIZE.code {
+    Code::Cuda(code) => code,
+    _ => unreachable!(),
+};
+
+const QUANTIZE_ACTIVATIONS: EntryFacts = EntryFacts {
+    id: KernelId(4),
+    name: "quantize_activations.row.cuda",
+    op: Op::QuantizeActivations,
+    shape: FREE,
+    code: Code::Cuda(CudaCode {
+        launch: CudaLaunch::Activations {
+            op: Op::QuantizeActivations,
+            function: "quantize_activations",
+            threads: 128,
+        },
+        ..CODE
+    }),
+    ..DEQUANTIZE
+};
+
+// SAFETY: the functions touch no memory.
+static PACKING: PackInfo = unsafe {
+    PackInfo::new(PackFacts {
+        name: "p",
+        rows: 4,
+        tile_k: 4,
+        tile_bytes: 16,
+        scale_bytes: 0,
+        min_bytes: 0,
+        runs: 1,
+        span: 1,
+        scale_integer_bits: 8,
+        min_integer_bits: 8,
+        flag_bits: 0,
+        meaning: "",
+        min: 0,
+        table: None,
+        pack,
+        unpack,
+    })
+};
+
+unsafe fn pack(
+    _: *const u8,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: *mut u8,
+    _: *mut f32,
+    _: *mut f32,
+) -> Result<(), Fault> {
+    Ok(())
+}
+
+unsafe fn unpack(_: *const u8, _: *const f32, _: *const f32, _: f32, _: usize, _: usize, _: *mut f32) {}
+
+fn products(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
+    match (op, format, kind) {
+        (Op::Matmul, 0, DeviceKind::Cuda) => &[0, 1],
+        (Op::QuantizeActivations, 0, DeviceKind::Cuda) => &[2, 3],
+        _ => &[],
+    }
+}
+
+static OF_PRODUCTS: Registry =
+    registry(CudaBuild::Built { compiler: "nvcc", architectures: &ARCHS }, &PRODUCTS, products, &[]);
+
+/// What a layer is to hold for all numbers of tokens is what decisions for each of them choose: where nothing quantizes activations, a
+/// product of floats, and why it is not the other one is no tuning's doing.
+#[test]
+fn products_whose_activations_nothing_quantizes_are_left_to_floats() -> Result<(), Error> {
+    let (int8, floats) = ("matmul.plain.cuda.int8", "matmul.plain.cuda.f32");
+    let all = "quantize_activations.row.cuda";
+    let few = "quantize_activations.row.cuda.few";
+    for (disabled, of_one, of_many, packings) in [
+        (&[][..], int8, int8, &[Some("p")][..]),
+        (&[all], int8, floats, &[Some("p"), None]),
+        (&[all, few], floats, floats, &[None]),
+    ] {
+        let disabled = disabled.iter().map(|name| String::from(*name)).collect();
+        let restrict = Restrict { disabled, ..Restrict::default() };
+        let request =
+            Request::matmul("plain", Shape::new(1, 8, 64)).on(CUDA).with_precision(PrecisionMode::Auto);
+        let gpu = Some(device((8, 0), (13, 0)));
+        let prepared = OF_PRODUCTS.prepare_on(&request, CpuProfile::detect(), gpu, &restrict)?;
+        for (m, expected) in [(1, of_one), (8, of_one), (9, of_many), (1000, of_many)] {
+            let decision = prepared.decide(Shape::new(m, 8, 64));
+            assert_eq!(decision.chosen().map(|entry| entry.name), Some(expected), "m = {m}: {decision}");
+            let [other] = &decision.rejected().collect::<Vec<_>>()[..] else { panic!("{decision}") };
+            match (expected == floats, &other.reason) {
+                (true, Reason::NoActivations(refusal)) => assert_eq!(refusal.format, "row"),
+                (false, Reason::Preferred { over }) => assert_eq!(*over, int8),
+                (_, found) => panic!("m = {m}: {found:?}"),
+            }
+        }
+        let held: Vec<_> = prepared.packings(8, 64)?.into_iter().map(|(packing, _)| packing).collect();
+        assert_eq!(held, packings, "{disabled:?}", disabled = restrict.disabled);
     }
     Ok(())
 }

@@ -45,8 +45,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Covering {
     pub(crate) needed: Vec<Candidate>,
-    /// Some entry takes each `m` from 1 up.
+    /// Some entry takes each `m` from 1 up: `open` is empty.
     pub(crate) every_m: bool,
+    /// Inclusive ranges of other `m`.
+    open: Vec<(u64, u64)>,
 }
 
 impl Registry {
@@ -403,11 +405,12 @@ impl Prepared {
 
     /// The entries that decisions may choose for weights of `n` rows of `k`, over every `m` from 1 up.
     pub(crate) fn covering(&self, n: usize, k: usize) -> Covering {
-        let mut covering = Covering { needed: Vec::new(), every_m: false };
         if self.splits_a_block(k) {
-            return covering;
+            return Covering { needed: Vec::new(), every_m: false, open: vec![(1, u64::MAX)] };
         }
-        covering.every_m = true;
+        let mut covering = Covering { needed: Vec::new(), every_m: true, open: Vec::new() };
+        // What takes int8 closes no `m` for which nothing makes activations int8.
+        let activations = self.activations.as_ref().map(|activations| activations.covering(n, k));
         // Without a tuning all m have one order; with one, each class has its own.
         let classes: Vec<(u64, u64)> = match self.tuned.is_empty() {
             true => vec![(1, u64::MAX)],
@@ -427,25 +430,27 @@ impl Prepared {
                 let DimRule { min, max, multiple_of } = candidate.entry.shape.m;
                 let rules = &candidate.entry.shape;
                 let takes_some = open.iter().any(|(from, to)| min <= *to && max >= *from);
-                if !takes_some || !keeps(&rules.n, n) || !keeps(&rules.k, k) {
+                let quantized = activations.as_ref().filter(|_| candidate.takes_int8());
+                let no_activations = quantized.is_some_and(|activations| activations.needed.is_empty());
+                if !takes_some || no_activations || !keeps(&rules.n, n) || !keeps(&rules.k, k) {
                     continue;
                 }
                 if covering.needed.iter().all(|needed| needed.index != candidate.index) {
                     covering.needed.push(*candidate);
                 }
                 if multiple_of <= 1 {
-                    open = open.into_iter().flat_map(|range| without(range, min, max)).collect();
+                    let not_quantized = quantized.map_or(&[][..], |activations| &activations.open);
+                    let closed = not_quantized.iter().fold(vec![(min, max)], |closed, (from, to)| {
+                        closed.into_iter().flat_map(|range| without(range, *from, *to)).collect()
+                    });
+                    for (min, max) in closed {
+                        open = open.into_iter().flat_map(|range| without(range, min, max)).collect();
+                    }
                 }
             }
-            covering.every_m &= open.is_empty();
+            covering.open.extend(open);
         }
-        if let Some(activations) = &self.activations {
-            let activations = activations.covering(n, k);
-            covering.every_m &= activations.every_m || !covering.needed.iter().any(Candidate::takes_int8);
-            if activations.needed.is_empty() {
-                covering.needed.retain(|candidate| !candidate.takes_int8());
-            }
-        }
+        covering.every_m = covering.open.is_empty();
         covering
     }
 

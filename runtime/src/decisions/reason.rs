@@ -203,7 +203,7 @@ pub enum Reason {
         /// The one that was chosen.
         over: &'static str,
     },
-    /// It would work, but another comes first by a measurement on this processor.
+    /// It would work, but another comes first by a measurement on this machine.
     Slower {
         /// The one that was chosen.
         than: &'static str,
@@ -385,7 +385,7 @@ impl std::fmt::Display for Reason {
             Reason::Quarantined { why } => write!(f, "in quarantine: {why}"),
             Reason::Preferred { over } => write!(f, "would work, but `{over}` comes first"),
             Reason::Slower { than } => {
-                write!(f, "would work, but `{than}` comes first by the tuning for this processor")
+                write!(f, "would work, but `{than}` comes first by the tuning")
             }
             Reason::OtherPacking { over, packing, nanoseconds, instead_of } => {
                 let us = |nanoseconds: &u64| *nanoseconds as f64 / 1e3;

@@ -184,41 +184,35 @@ impl Prepared {
         if let Some(refused) = self.allowed.refuses(self.registry, candidate) {
             return Some(refused);
         }
-        match (chosen, &self.activations) {
-            (Some(chosen), _) => {
-                if let Some(why) = self.packing_reason(shape.n, shape.k)
-                    && chosen.packing() == Some(why.packing)
-                    && candidate.packing() == Some(why.instead_of)
-                {
-                    return Some(Reason::MoreBytes { over: chosen.entry.name, why: *why });
-                }
-                if let Some(why) = self.once_reason()
-                    && chosen.packing() == Some(why.packing)
-                    && candidate.packing() == Some(why.instead_of)
-                {
-                    return Some(Reason::OtherCopy { over: chosen.entry.name, why: *why });
-                }
-                if let Some((packing, [theirs, ours])) =
-                    self.tuned_for(shape).and_then(|class| class.held_instead_of(candidate, &chosen))
-                {
-                    let over = chosen.entry.name;
-                    return Some(Reason::OtherPacking {
-                        over,
-                        packing,
-                        nanoseconds: theirs,
-                        instead_of: ours,
-                    });
-                }
-                let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
-                match place(candidate) < place(&chosen) {
-                    true => Some(Reason::Slower { than: chosen.entry.name }),
-                    false => Some(Reason::Preferred { over: chosen.entry.name }),
-                }
-            }
-            (None, Some(activations)) => {
-                Some(Reason::NoActivations(Box::new(activations.decide(shape).refusal())))
-            }
-            (None, None) => None,
+        // Whatever was chosen instead: it takes its activations otherwise.
+        if let Some(activations) = self.activations.as_ref().filter(|_| candidate.takes_int8())
+            && activations.first_fit(shape).is_none()
+        {
+            return Some(Reason::NoActivations(Box::new(activations.decide(shape).refusal())));
+        }
+        let chosen = chosen?;
+        if let Some(why) = self.packing_reason(shape.n, shape.k)
+            && chosen.packing() == Some(why.packing)
+            && candidate.packing() == Some(why.instead_of)
+        {
+            return Some(Reason::MoreBytes { over: chosen.entry.name, why: *why });
+        }
+        if let Some(why) = self.once_reason()
+            && chosen.packing() == Some(why.packing)
+            && candidate.packing() == Some(why.instead_of)
+        {
+            return Some(Reason::OtherCopy { over: chosen.entry.name, why: *why });
+        }
+        if let Some((packing, [theirs, ours])) =
+            self.tuned_for(shape).and_then(|class| class.held_instead_of(candidate, &chosen))
+        {
+            let over = chosen.entry.name;
+            return Some(Reason::OtherPacking { over, packing, nanoseconds: theirs, instead_of: ours });
+        }
+        let place = |of: &Candidate| self.usable.iter().position(|usable| usable.index == of.index);
+        match place(candidate) < place(&chosen) {
+            true => Some(Reason::Slower { than: chosen.entry.name }),
+            false => Some(Reason::Preferred { over: chosen.entry.name }),
         }
     }
 }
