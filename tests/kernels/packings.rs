@@ -84,7 +84,7 @@ fn an_unknown_packing_is_an_error_that_names_the_known_ones() {
     assert!(error.to_string().contains(known), "{error}");
 }
 
-/// Kernels of all classes of weights like 2560x2560, with times by the packing and whether they decode.
+/// Kernels of all classes of weights like 2560x2560 on [`processor`] with every feature, with times by the packing and whether they decode.
 fn tuning(us: impl Fn(&str, bool) -> f64) -> Tuning {
     let index = REGISTRY.formats.iter().position(|format| format.name == "i2_s").expect("shipped");
     let mut all = Vec::new();
@@ -105,7 +105,7 @@ fn tuning(us: impl Fn(&str, bool) -> f64) -> Tuning {
             .collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         all.push(Measured {
-            on: gristmill::tuning::cpu().to_owned(),
+            on: gristmill::tuning::cpu_of(&processor(None)),
             op: Op::Matmul,
             format: "i2_s".to_owned(),
             quantizer: None,

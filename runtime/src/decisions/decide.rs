@@ -86,7 +86,8 @@ impl Registry {
         self.prepare_tuned(request, cpu, restrict, &Tuning::none())
     }
 
-    /// As [`prepare_for`](Registry::prepare_for), with kernels in measured order where `tuning` has one.
+    /// As [`prepare_for`](Registry::prepare_for), with kernels in measured order where `tuning` has one of `cpu`, by the name that
+    /// [`tuning::cpu_of`](crate::tuning::cpu_of) gives it, or of the request's GPU.
     ///
     /// # Errors
     /// A restriction that names a kernel that is not there.
@@ -186,7 +187,7 @@ impl Registry {
         if let Some(HeldOnce { packing, .. }) = prepared.held_once {
             prepared.usable.sort_by_key(|candidate| candidate.packing() != Some(packing));
         }
-        prepared.follow(tuning);
+        prepared.follow(tuning, cpu);
         Ok(prepared)
     }
 

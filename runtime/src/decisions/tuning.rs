@@ -24,7 +24,7 @@ mod class;
 mod machine;
 
 pub use class::ShapeClass;
-pub use machine::{cpu, gpu, gpu_at};
+pub use machine::{cpu, cpu_of, gpu, gpu_at};
 
 use crate::error::Error;
 use crate::gpu::GpuProfile;

@@ -7,7 +7,7 @@ use gristmill_runtime::registry::{
     Code, DimRule, Entry, EntryFacts, KernelId, PackFacts, PackInfo, Registry, RegistryFacts, ShapeRules,
 };
 use gristmill_runtime::tuning::{self, Measured, ShapeClass, Tuning};
-use gristmill_runtime::vocab::{Arch, DType, DeviceKind, FeatureSet, Op};
+use gristmill_runtime::vocab::{DType, DeviceKind, Op};
 use gristmill_runtime::{CpuProfile, Error, Prepared, Request, Restrict, Shape};
 
 // SAFETY: `pack_tail2` writes, and `unpack_tail2` and `product_tail2` read, four bytes for each element of a padded row; the two
@@ -96,8 +96,7 @@ fn chosen(one: [f64; 3], eight: [f64; 3]) -> Result<[&'static str; 2], Error> {
 
 fn prepare(input: DType, tuning: &Tuning) -> Result<Prepared, Error> {
     let request = Request::matmul(FORMATS[TAIL2].name, Shape::new(1, N, K)).with_input(input);
-    let cpu = CpuProfile::pretend(Arch::X86, FeatureSet::EMPTY);
-    REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), tuning)
+    REGISTRY.prepare_tuned(&request, CpuProfile::detect(), &Restrict::default(), tuning)
 }
 
 #[test]

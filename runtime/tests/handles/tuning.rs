@@ -4,7 +4,7 @@ use crate::toy::{FORMATS, REGISTRY, TAIL2, noise};
 use gristmill_runtime::gpu::{CudaVersion, GpuProfile};
 use gristmill_runtime::registry::KernelId;
 use gristmill_runtime::tuning::{self, Measured, SetAside, ShapeClass, Tuning};
-use gristmill_runtime::vocab::{Arch, FeatureSet, Op};
+use gristmill_runtime::vocab::{Arch, Feature, FeatureSet, Op};
 use gristmill_runtime::{
     CpuProfile, Dequantizer, Error, Executor, Input, Linear, LinearOptions, Prepared, QuantizedMatrix,
     Quantizer, Reason, Request, Restrict, Shape, Threads,
@@ -295,8 +295,8 @@ fn measured(format: &str, class: ShapeClass, order: &[(&str, f64)]) -> Measured 
 }
 
 fn prepare(tuning: &Tuning, restrict: &Restrict) -> Result<Prepared, Error> {
-    let cpu = CpuProfile::pretend(Arch::X86, FeatureSet::EMPTY);
-    REGISTRY.prepare_tuned(&Request::matmul("tail2", Shape::new(1, 16, 32)), &cpu, restrict, tuning)
+    let cpu = CpuProfile::detect();
+    REGISTRY.prepare_tuned(&Request::matmul("tail2", Shape::new(1, 16, 32)), cpu, restrict, tuning)
 }
 
 #[test]
@@ -344,6 +344,31 @@ fn decisions_follow_the_class_that_was_measured() -> Result<(), Error> {
     Ok(())
 }
 
+/// What was measured here says nothing of a processor that is only pretended; that one has a name of its own.
+#[test]
+fn a_pretended_processor_follows_its_own_tuning() -> Result<(), Error> {
+    // Both of them no processor has.
+    let features = FeatureSet::EMPTY.with(Feature::Avx512vbmi).with(Feature::Neon);
+    let pretended = CpuProfile::pretend(Arch::X86, features);
+    let shape = Shape::new(1, 16, 32);
+    let request = Request::matmul("tail2", shape);
+    let chosen = |on: String, cpu: &CpuProfile| -> Result<_, Error> {
+        let order = [(SCALAR, 1.0), ("0000000000001000", 2.0), (DECODE, 3.0)];
+        let order = Measured { on, ..measured("tail2", ShapeClass::of(shape), &order) };
+        let prepared =
+            REGISTRY.prepare_tuned(&request, cpu, &Restrict::default(), &Tuning::of(vec![order]))?;
+        let decision = prepared.decide(shape);
+        Ok((decision.chosen().map(|entry| entry.name), decision.tuned_by().is_some()))
+    };
+    let (here, there) = (tuning::cpu_of(CpuProfile::detect()), tuning::cpu_of(&pretended));
+    assert_eq!((here.as_str(), there.as_str()), (tuning::cpu(), "cpu x86_64 avx512vbmi neon"));
+    assert_eq!(chosen(here.clone(), &pretended)?, (Some("matmul.tail2.avx512.decode"), false));
+    assert_eq!(chosen(there.clone(), &pretended)?, (Some("matmul.tail2.scalar"), true));
+    assert_eq!(chosen(here, CpuProfile::detect())?, (Some("matmul.tail2.scalar"), true));
+    assert_eq!(chosen(there, CpuProfile::detect())?, (Some("matmul.tail2.avx2.decode"), false));
+    Ok(())
+}
+
 /// A decision follows what was measured on its number of threads, and says how many work.
 #[test]
 fn decisions_follow_their_number_of_threads() -> Result<(), Error> {
@@ -354,11 +379,11 @@ fn decisions_follow_their_number_of_threads() -> Result<(), Error> {
         on(2, &[(DECODE, 6.0), (SCALAR, 7.0)]),
         on(4, &[(DECODE, 9.0), (SCALAR, 9.5)]),
     ]);
-    let cpu = CpuProfile::pretend(Arch::X86, FeatureSet::EMPTY);
+    let cpu = CpuProfile::detect();
     let shape = Shape::new(1, 16, 32);
     let found = |threads| -> Result<_, Error> {
         let request = Request::matmul("tail2", shape).with_threads(threads);
-        let prepared = REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), &tuning)?;
+        let prepared = REGISTRY.prepare_tuned(&request, cpu, &Restrict::default(), &tuning)?;
         let decision = prepared.decide(shape);
         let why = decision.tuned_by().expect("a tuned class");
         let text = decision.to_string();
@@ -377,7 +402,7 @@ fn decisions_follow_their_number_of_threads() -> Result<(), Error> {
     assert!(text.contains("2 threads work on it, since more were slower"), "{text}");
     // A class that nothing is known of has no reason.
     let request = Request::matmul("tail2", Shape::new(1, 1 << 16, 32));
-    let prepared = REGISTRY.prepare_tuned(&request, &cpu, &Restrict::default(), &tuning)?;
+    let prepared = REGISTRY.prepare_tuned(&request, cpu, &Restrict::default(), &tuning)?;
     assert_eq!(prepared.decide_as_asked().tuned_by(), None);
     Ok(())
 }

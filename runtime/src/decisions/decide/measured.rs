@@ -4,6 +4,7 @@ use super::candidate::Candidate;
 use super::prepared::Prepared;
 use super::tuned_class::{TunedBy, TunedClass};
 use crate::decisions::thread_limits::ThreadLimits;
+use crate::device::CpuProfile;
 use crate::observe::{Cache, looked_up};
 use crate::registry::KernelId;
 use crate::request::Shape;
@@ -16,14 +17,14 @@ type Orders<'t> = Vec<Option<ForThreads<'t>>>;
 impl Prepared {
     /// Usable entries for each class: first those of the packing that weights of the class are held in. Of these and of the
     /// others, those that were measured take each other's places, and those that were not keep theirs.
-    pub(super) fn follow(&mut self, tuning: &Tuning) {
+    pub(super) fn follow(&mut self, tuning: &Tuning, cpu: &CpuProfile) {
         if tuning.measured().is_empty() {
             return;
         }
         let on = match &self.gpu {
             Some(Ok(gpu)) => tuning::gpu(gpu),
             Some(Err(_)) => return,
-            None => tuning::cpu().to_owned(),
+            None => tuning::cpu_of(cpu),
         };
         let (op, format, threads) = (self.op, self.format_name.clone(), self.threads);
         let quantizer = self.quantizer_name();

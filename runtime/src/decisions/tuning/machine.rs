@@ -35,12 +35,26 @@ pub fn cpu() -> &'static str {
     NAME.get_or_init(name_cpu)
 }
 
-fn name_cpu() -> String {
-    let profile = CpuProfile::detect();
+/// What a processor is called in tuning files: [`cpu`] for this one, and for a pretended one its architecture and features, since it
+/// has no make.
+pub fn cpu_of(profile: &CpuProfile) -> String {
+    let here = CpuProfile::detect();
+    match (profile.arch, profile.features) == (here.arch, here.features) {
+        true => cpu().to_owned(),
+        false => by_features(profile),
+    }
+}
+
+fn by_features(profile: &CpuProfile) -> String {
     let mut name = format!("{CPU}{}", profile.arch.name());
     for feature in profile.features.iter() {
         let _ = write!(name, " {}", feature.name());
     }
+    name
+}
+
+fn name_cpu() -> String {
+    let mut name = by_features(CpuProfile::detect());
     const KEYS: &[&str] =
         &["vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant"];
     // Elsewhere than on Linux the features have to do.
