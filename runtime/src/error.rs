@@ -95,14 +95,14 @@ pub enum Error {
         nearest: Option<&'static str>,
     },
     /// An environment variable holds what it can't mean.
-    #[error("environment variable {variable} is `{value}`: {expected}")]
+    #[error("environment variable {variable} is `{value}`: {why}")]
     Environment {
         /// The variable.
         variable: &'static str,
         /// What it holds.
         value: String,
-        /// What it may hold.
-        expected: String,
+        /// What is wrong with that, and what it may hold.
+        why: String,
     },
     /// A quarantine that a folder is to keep, and can't.
     #[error(
@@ -204,7 +204,7 @@ pub enum Error {
     ShapeMismatch {
         /// Which buffer.
         what: &'static str,
-        /// What is counted: `bytes` or `values`.
+        /// What is counted: `bytes`, `values`, `elements`, `rows`, `tokens`, `elements a row`.
         unit: &'static str,
         /// The size that the shape gives.
         expected: usize,

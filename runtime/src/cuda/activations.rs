@@ -133,8 +133,8 @@ pub fn quantize_activations(
 pub(super) fn within_blocks(layout: &RowLayout, block: Option<usize>) -> Result<(), Error> {
     match block {
         Some(block) if !block.is_multiple_of(layout.unit) => Err(Error::ShapeMismatch {
-            what: "a unit of a block of activations",
-            unit: "elements or a part of these",
+            what: "a unit of activations (their block, or a divisor of it)",
+            unit: "elements",
             expected: block,
             found: layout.unit,
         }),

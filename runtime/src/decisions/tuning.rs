@@ -179,7 +179,7 @@ impl Tuning {
         let text = text_of(path).and_then(named).map_err(|why| Error::Environment {
             variable: "GRISTMILL_TUNING",
             value: path.display().to_string(),
-            expected: format!(
+            why: format!(
                 "the file {why}\n  help: `gristmill tune` writes one; unset the variable to go without"
             ),
         })?;

@@ -193,7 +193,7 @@ fn isa_named(name: &str) -> Result<Isa, Error> {
         Error::Environment {
             variable: "GRISTMILL_ISA",
             value: name.to_owned(),
-            expected: format!("no such ISA{meant}; known are {}", known.join(", ")),
+            why: format!("no such ISA{meant}; known are {}", known.join(", ")),
         }
     })
 }
@@ -203,7 +203,7 @@ fn packings_named(name: &str) -> Result<Packings, Error> {
     found.ok_or_else(|| Error::Environment {
         variable: "GRISTMILL_PACKINGS",
         value: name.to_owned(),
-        expected: String::from("`one` or `fastest`"),
+        why: String::from("expected `one` or `fastest`"),
     })
 }
 
@@ -215,7 +215,7 @@ fn variable(variable: &'static str) -> Result<Option<String>, Error> {
         Err(std::env::VarError::NotUnicode(value)) => Err(Error::Environment {
             variable,
             value: value.to_string_lossy().into_owned(),
-            expected: String::from("a value in UTF-8"),
+            why: String::from("it is no UTF-8"),
         }),
     }
 }
