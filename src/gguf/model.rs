@@ -440,7 +440,7 @@ impl Model {
     }
 
     /// What products with a tensor need done to their inputs.
-    fn of_inputs(&self, name: &str) -> Option<&Arc<Hadamard>> {
+    pub(super) fn of_inputs(&self, name: &str) -> Option<&Arc<Hadamard>> {
         self.transforms.as_ref()?.of_inputs(name)
     }
 

@@ -1,11 +1,11 @@
 //! Declared transforms of activations: models with folded weights, and declarations that are refused.
 #![cfg(feature = "ggml")]
 
-use gristmill::gguf::{ArrayBuf, GgufWriter, LayerOptions, Model, ModelError, Value};
+use gristmill::gguf::{ArrayBuf, DevicePlan, DeviceRoom, GgufWriter, LayerOptions, Model, ModelError, Value};
 use gristmill::vocab::Isa;
 use gristmill::{
-    GuardOptions, Input, Linear, Quantizer, REGISTRY, Recording, RecoveryStep, Request, Shape, Threads,
-    Workspace,
+    Device, GuardOptions, Input, Linear, Quantizer, REGISTRY, Recording, RecoveryStep, Request, Shape,
+    Threads, Workspace,
 };
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -211,6 +211,30 @@ fn guarded_layers_apply_it_again() -> Outcome {
     }
     let error = model.guarded("experts", guard(), &options).expect_err("a stack");
     assert!(matches!(&error, ModelError::Dimensions { tensor, .. } if tensor == "experts"), "{error}");
+    Ok(())
+}
+
+/// A plan puts what the processor alone can transform nowhere else.
+#[test]
+fn a_plan_keeps_transformed_tensors_from_gpus() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("m.gguf");
+    write(&path, &declaration())?;
+    let (model, threads) = (Model::open(&path)?, Threads::single());
+    let plan = |device| {
+        let rooms = [DeviceRoom { device, bytes: u64::MAX, speed: 1.0 }];
+        DevicePlan::new(&model, &LayerOptions::new(&threads), &rooms)
+    };
+    let here = plan(Device::CPU)?;
+    assert_eq!((here.device_of("up"), here.without()), (Some(Device::CPU), &[][..]));
+    // Whether there is such a device or not.
+    let there = plan(Device::cuda(0))?;
+    let why = |name: &str| there.without().iter().find(|(tensor, _)| tensor == name).map(|(_, why)| &why[..]);
+    for name in ["up", "down", "token_embd.weight"] {
+        let why = why(name).ok_or("it has a kernel")?;
+        assert!(why.contains("on the processor only, so there is no kernel on cuda:0"), "{name}: {why}");
+    }
+    assert!(why("plain").is_none_or(|why| !why.contains("processor only")));
     Ok(())
 }
 
