@@ -6,6 +6,8 @@ use super::files::{self, Decided, Kind, Without};
 use super::gpu_kernels::{Chosen, ChosenKernel};
 use super::held::Held;
 use super::json::print_json;
+use super::request;
+use super::run::threads;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::{GgufFile, Tensor, Transforms, TypeNumbers};
 use gristmill::registry::FormatInfo;
@@ -39,6 +41,9 @@ pub struct Arguments {
     /// Number of tokens
     #[arg(long, default_value_t = 1, value_parser = super::request::count)]
     pub(super) m: usize,
+    #[arg(long, value_name = "N", value_parser = request::threads)]
+    #[arg(help = request::up_to_threads("Decide for so many threads,", "; one for each physical core if not given"))]
+    pub(super) threads: Option<usize>,
     #[command(flatten)]
     pub(super) types: files::TypeArguments,
     /// Print JSON
@@ -51,6 +56,7 @@ pub struct Arguments {
 struct Planned<'a> {
     device: String,
     m: usize,
+    threads: usize,
     /// Bytes of the tensors that have a kernel, in the file and packed for it.
     file_bytes: u64,
     packed_bytes: u64,
@@ -109,7 +115,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         arguments,
         types: &types,
         environment: Environment::read()?,
-        threads: Threads::new(1)?,
+        threads: Threads::new(threads(arguments.threads))?,
         tensors: Vec::new(),
         without: Without::default(),
         decided: Decided::default(),
@@ -184,6 +190,7 @@ impl<'a> Plan<'a> {
     ) -> Result<Option<String>, CliError> {
         let shape = Shape::new(self.arguments.m, n, k);
         let request = Request::matmul(format.name, shape).on(self.arguments.device);
+        let request = request.with_threads(self.threads.count());
         let prepared = self.environment.prepare(&request.with_working_set(self.held.working_set()))?;
         let decision = prepared.decide_as_asked();
         self.held.add(&decision);
@@ -228,6 +235,7 @@ impl<'a> Plan<'a> {
         Planned {
             device: self.arguments.device.to_string(),
             m: self.arguments.m,
+            threads: self.threads.count(),
             file_bytes,
             packed_bytes,
             working_set: self.held.working_set(),
@@ -259,8 +267,9 @@ impl<'a> Plan<'a> {
         let plain = self.tensors.len() - served - none;
         writeln!(
             out,
-            "\n{all} on {}: {served} with a kernel, {none} without, {plain} not quantized",
-            self.arguments.device
+            "\n{all} on {}, {}: {served} with a kernel, {none} without, {plain} not quantized",
+            self.arguments.device,
+            counted(self.threads.count(), "thread")
         )?;
         if served > 0 {
             let (in_file, packed) = self.bytes();

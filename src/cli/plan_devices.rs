@@ -5,6 +5,7 @@ use super::error::{CliError, Outcome};
 use super::json::print_json;
 use super::memory;
 use super::plan::Arguments;
+use super::run::threads;
 use super::table::{Side, Table, bytes, counted};
 use gristmill::gguf::{DevicePart, DevicePlan, DeviceRoom, LayerOptions, Model};
 use gristmill::vocab::DeviceKind;
@@ -15,6 +16,7 @@ use std::io::Write;
 /// What `plan --devices --json` prints.
 #[derive(Serialize)]
 struct Planned<'a> {
+    threads: usize,
     devices: Vec<PlannedDevice>,
     /// The device of each tensor, null for those that no device has a kernel for.
     tensors: Vec<PlannedTensor<'a>>,
@@ -48,7 +50,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
     let types = arguments.types.numbers()?;
     let rooms = rooms(arguments)?;
     let model = Model::open_with(&arguments.file, types)?;
-    let threads = Threads::single();
+    let threads = Threads::new(threads(arguments.threads))?;
     let options = LayerOptions { threads: &threads, linear: Environment::read()?.options() };
     let plan = DevicePlan::new(&model, &options, &rooms)?;
     if arguments.json {
@@ -62,6 +64,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<Outcome, CliErr
         };
         let tensors: Vec<_> = model.file().tensors().collect();
         let planned = Planned {
+            threads: threads.count(),
             devices: plan.parts().iter().zip(&rooms).map(device).collect(),
             tensors: tensors
                 .iter()

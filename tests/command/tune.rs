@@ -257,3 +257,38 @@ fn two_at_once_lose_nothing() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "the tuning alone");
     Ok(())
 }
+
+/// `plan` decides for the number of threads that `run` would take, or for the one that it is given, and says which.
+#[test]
+fn a_plan_is_for_a_number_of_threads() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let tuning = folder.path().join("tuning");
+    let model = crate::common::data("i2_s.gguf");
+    let plan = |more: &[&str]| {
+        let line = ["plan", text(&model)].into_iter().chain(more.iter().copied());
+        finished(command().args(line).env("GRISTMILL_TUNING", &tuning).output())
+    };
+    let kernel = |json: &serde_json::Value| json["tensors"][0]["kernel"].as_str().map(str::to_owned);
+    let untuned = gristmill(["plan", text(&model), "--json"]).code(0).json();
+    let (best, slow) = (kernel(&untuned).ok_or("a kernel")?, "matmul.i2_s.scalar".to_owned());
+    let (fast, scalar) = (id(&best), id(&slow));
+    assert_ne!(best, slow, "this processor has vectors");
+    let lines = format!("matmul i2_s 0 1 {fast}:1 {scalar}:2\nmatmul i2_s 0 2 {scalar}:1 {fast}:2\n");
+    std::fs::write(&tuning, format!("gristmill tuning 3\n{}\n{lines}", gristmill::tuning::cpu()))?;
+    for (threads, expected) in [("1", &best), ("2", &slow)] {
+        let json = plan(&["--threads", threads, "--json"]).code(0).json();
+        assert_eq!(
+            (json["threads"].to_string(), kernel(&json).as_ref()),
+            (threads.to_owned(), Some(expected))
+        );
+    }
+    plan(&["--threads", "1"]).code(0).says("4 tensors on cpu, 1 thread: ");
+    plan(&["--threads", "0"]).code(1).complains("threads are a number from 1");
+    let cores = gristmill::CpuProfile::detect().physical_cores.min(gristmill::MAX_THREADS);
+    for more in [&["--json"][..], &["--json", "--devices", "cpu", "--speeds", "1"]] {
+        assert_eq!(plan(more).code(0).json()["threads"], cores, "{more:?}");
+    }
+    let divided = ["--json", "--devices", "cpu", "--speeds", "1", "--threads", "3"];
+    assert_eq!(plan(&divided).code(0).json()["threads"], 3);
+    Ok(())
+}
