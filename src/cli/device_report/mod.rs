@@ -6,6 +6,7 @@
 
 mod arguments;
 mod goals;
+mod running;
 mod soak;
 mod stage;
 

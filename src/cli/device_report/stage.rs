@@ -2,11 +2,12 @@
 
 use super::super::error::CliError;
 use super::arguments::Arguments;
+use super::running::Running;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How often a process that runs is looked at.
@@ -201,7 +202,8 @@ impl Stage {
                 Some(name) => folder.join(name).into_os_string(),
                 None => OsString::from(word),
             }));
-            match command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn() {
+            command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+            match Running::start(&mut command, self.wrapper.is_some()) {
                 Ok(child) => running.push((child, errors)),
                 Err(error) => {
                     let absent = self.wrapper.is_some() && error.kind() == std::io::ErrorKind::NotFound;
@@ -213,8 +215,8 @@ impl Stage {
                 }
             }
         }
-        for (mut child, errors) in running {
-            let (outcome, why) = self.wait(&mut child, began)?;
+        for (child, errors) in running {
+            let (outcome, why) = self.wait(child, began)?;
             if outcome != "ok" {
                 ended.outcome = outcome;
                 let said = std::fs::read_to_string(folder.join(&errors)).unwrap_or_default();
@@ -230,21 +232,42 @@ impl Stage {
     }
 
     /// Waits for a process, and ends it where it takes too long.
-    fn wait(&self, child: &mut Child, began: Instant) -> Result<(&'static str, String), CliError> {
+    fn wait(&self, mut running: Running, began: Instant) -> Result<(&'static str, String), CliError> {
         let failed = CliError::file("wait for", Path::new("gristmill"));
         loop {
-            match child.try_wait() {
+            match running.0.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(("ok", String::new())),
                 Ok(Some(status)) => return Ok(("failed", status.to_string())),
                 Ok(None) if began.elapsed() > self.limit => {
-                    // It may have ended in the meantime.
-                    let _ = child.kill();
-                    let _ = child.wait();
                     return Ok(("timed out", format!("after {} s", self.limit.as_secs())));
                 }
                 Ok(None) => std::thread::sleep(LOOK),
                 Err(error) => return Err(failed(error)),
             }
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// What a wrapper starts ends with it where it takes too long.
+    #[test]
+    fn a_time_out_ends_what_a_wrapper_started() -> Result<(), CliError> {
+        let folder = tempfile::tempdir().map_err(CliError::file("create", Path::new("a folder")))?;
+        let stage = Stage {
+            name: "slow",
+            what: "a wrapper that waits for what it started",
+            wrapper: Some(["sh", "-c", "sleep 600 & echo $!; wait"]),
+            processes: vec![vec![]],
+            json: false,
+            limit: Duration::from_secs(1),
+        };
+        let ended = stage.run(folder.path())?;
+        assert_eq!((ended.outcome, ended.why.as_deref()), ("timed out", Some("after 1 s: nothing was said")));
+        let started = std::fs::read_to_string(folder.path().join("slow.txt")).unwrap_or_default();
+        super::super::running::assert_ends(started.trim());
+        Ok(())
     }
 }
