@@ -177,7 +177,8 @@ impl Model {
     }
 
     /// Some rows of the quantized tensor `name`, counted over all dimensions but the contiguous one: of a tensor in which
-    /// several matrices are stacked, one of them. Only they are read, and the scale behind the tensor where there is one.
+    /// several matrices are stacked, one of them. Only they are read, and the scale behind the tensor where there is one; a tensor
+    /// whose order depends on tile sizes is read and converted as a whole, each time.
     ///
     /// # Errors
     /// As for [`Model::matrix`], whatever the number of dimensions; [`ModelError::Rows`].
@@ -410,10 +411,21 @@ impl Model {
         }
         // Each has a byte in the file at least, but what is kept for it here is larger.
         let all = count.checked_mul(tensors.len());
+        // What depends on tile sizes is converted as a whole: once for all experts.
+        let mut converted: Vec<Option<QuantizedBuf<'_>>> = Vec::new();
+        for (_, tensor, _, _, all) in &tensors {
+            let whole = all.tiled.map(|_| self.read(tensor, all, 0..all.n, options.threads));
+            converted.push(whole.transpose()?);
+        }
         let mut parts: Vec<QuantizedBuf<'_>> = room(all, names)?;
         for expert in 0..*count {
-            for (_, tensor, n, _, all) in &tensors {
-                parts.push(self.read(tensor, all, expert * n..(expert + 1) * n, options.threads)?);
+            for ((name, tensor, n, _, all), whole) in tensors.iter().zip(&converted) {
+                let rows = expert * n..(expert + 1) * n;
+                parts.push(match whole {
+                    Some(whole) => QuantizedBuf::rows_of(&whole.matrix(), rows)
+                        .map_err(|error| not_made(&[*name], error))?,
+                    None => self.read(tensor, all, rows, options.threads)?,
+                });
             }
         }
         let mut matrices: Vec<QuantizedMatrix<'_>> = room(all, names)?;

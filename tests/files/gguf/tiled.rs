@@ -3,8 +3,10 @@
 
 use gristmill::gguf::{GgufWriter, LayerOptions, Model, ModelError, TensorType, TypeNumbers, Value};
 use gristmill::import::{ImportError, TileSizes, Tiled, Tiles};
-use gristmill::{Dequantizer, QuantizedMatrix, REGISTRY, Request, Threads};
+use gristmill::{Dequantizer, Executor, Experts, LinearOptions, QuantizedMatrix, REGISTRY, Request, Threads};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -50,10 +52,14 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
 
 /// A file of one tensor, as bitnet.cpp numbers types.
 fn write(path: &Path, case: &Case, data: &[u8]) -> Outcome {
+    write_as(path, case, data, &[case.k as u64, case.n as u64])
+}
+
+fn write_as(path: &Path, case: &Case, data: &[u8], dims: &[u64]) -> Outcome {
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", Value::String("bitnet-b1.58"))?;
     writer.metadata("general.file_type", Value::U32(case.number))?;
-    writer.tensor("w", &[case.k as u64, case.n as u64], case.number, data.len() as u64)?;
+    writer.tensor("w", dims, case.number, data.len() as u64)?;
     let mut stream = writer.write_to(Vec::new())?;
     stream.data("w", data)?;
     std::fs::write(path, stream.finish()?)?;
@@ -115,6 +121,59 @@ fn tensors_are_read_as_ternary_formats_exactly() -> Outcome {
     // Five of six; the sixth has rows of 288, which no ternary format with an f32 scale takes.
     assert_eq!(read.len(), 15);
     assert!(read.contains(&"i2_s") && read.contains(&"iq2_bn"), "{read:?}");
+    Ok(())
+}
+
+/// Threads of the program that count jobs.
+struct Counted(Arc<AtomicUsize>);
+
+impl Executor for Counted {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (0..parts).for_each(part);
+    }
+}
+
+/// A stack is converted once, however many experts it holds.
+#[test]
+fn experts_share_one_conversion() -> Outcome {
+    const EXPERTS: usize = 8;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("m.gguf");
+    let case = cases()?.into_iter().find(|case| case.k == 128).ok_or("one of them")?;
+    let rows = case.n / EXPERTS;
+    write_as(&path, &case, &case.data, &[case.k as u64, rows as u64, EXPERTS as u64])?;
+    let model = Model::open_with(&path, with(TileSizes::new().with(None, case.tiles)))?;
+
+    let jobs = Arc::new(AtomicUsize::new(0));
+    let threads = Threads::lent(Counted(Arc::clone(&jobs)))?.with_grain(1);
+    let asked = || jobs.swap(0, Ordering::Relaxed);
+    let tensor = model.file().tensor("w").ok_or("no tensor")?;
+    let TensorType::Tiled(tiled) = model.tensor_type("w")? else { return Err("not tiled".into()) };
+    let whole = model.types().import_on(&tensor, tiled.layout, &threads)?;
+    let of_import = asked();
+    assert!(of_import > 0);
+    let parts = (0..EXPERTS).map(|expert| model.matrix_rows("w", expert * rows..(expert + 1) * rows));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let all = parts.iter().flat_map(|part| values(&part.matrix()).expect("its values"));
+    assert_eq!(all.collect::<Vec<f32>>(), values(&whole.matrix())?);
+    let matrices: Vec<QuantizedMatrix<'_>> = parts.iter().map(|part| part.matrix()).collect();
+    asked();
+    let working_set = Some(model.file().working_set());
+    let linear = LinearOptions { working_set, ..LinearOptions::default() };
+    let expected = Experts::new(&REGISTRY, &matrices, &linear, &threads)?;
+    let of_experts = asked();
+
+    let experts = model.experts(&["w"], &LayerOptions::new(&threads))?;
+    assert_eq!(asked(), of_import + of_experts);
+    assert_eq!(
+        (experts.count(), experts.n(), experts.weight_bytes()),
+        (EXPERTS, rows, expected.weight_bytes())
+    );
     Ok(())
 }
 
