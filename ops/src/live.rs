@@ -2,8 +2,9 @@
 
 use crate::date::date;
 use crate::record::{Work, sum};
-use crate::snapshot::{CacheLoad, KernelLoad, Sampled, Snapshot, TransferLoad};
+use crate::snapshot::{CacheLoad, KernelLoad, Row, Sampled, Snapshot, TransferLoad};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What happened between two looks at a monitor.
@@ -67,6 +68,7 @@ pub struct LiveRow {
 impl Live {
     /// What happened from `before` to `now`. A monitor of another program, or of one that was started again, begins anew.
     pub fn between(before: Option<&Snapshot>, now: &Snapshot) -> Live {
+        let later = by_row(now);
         let same = |before: &&Snapshot| {
             before.machine == now.machine
                 && before.package == now.package
@@ -74,14 +76,15 @@ impl Live {
                 && before
                     .kernels
                     .iter()
-                    .all(|load| of(now, load).is_some_and(|later| later.launches >= load.launches))
+                    .all(|load| later.get(&load.row()).is_some_and(|later| later.launches >= load.launches))
         };
         let before = before.filter(same);
+        let earlier = before.map(by_row).unwrap_or_default();
         let seconds = now.seconds - before.map_or(0.0, |before| before.seconds);
         let mut rows: Vec<(f64, LiveRow)> = Vec::new();
         for load in &now.kernels {
-            let earlier = before.and_then(|before| of(before, load));
-            let launches = load.launches - earlier.map_or(0, |earlier| earlier.launches);
+            let earlier = earlier.get(&load.row()).copied();
+            let launches = load.launches.saturating_sub(earlier.map_or(0, |earlier| earlier.launches));
             if launches > 0 {
                 let row = LiveRow::of(earlier, load, launches, seconds);
                 rows.push((row.busy_percent.unwrap_or(0.0), row));
@@ -192,15 +195,8 @@ fn misses(before: Option<&Snapshot>, now: &Snapshot) -> Vec<(String, u64)> {
     now.caches.iter().filter_map(missed).collect()
 }
 
-/// The same kernel and class in a snapshot.
-fn of<'s>(snapshot: &'s Snapshot, load: &KernelLoad) -> Option<&'s KernelLoad> {
-    let same = |other: &&KernelLoad| {
-        other.id == load.id
-            && other.kernel == load.kernel
-            && other.device == load.device
-            && (other.tokens, other.weights) == (load.tokens, load.weights)
-    };
-    snapshot.kernels.iter().find(same)
+fn by_row(snapshot: &Snapshot) -> BTreeMap<Row<'_>, &KernelLoad> {
+    snapshot.kernels.iter().map(|load| (load.row(), load)).collect()
 }
 
 impl LiveRow {

@@ -6,6 +6,7 @@ use gristmill_runtime::ThreadUse;
 use gristmill_runtime::observe::RanBatch;
 use gristmill_runtime::vocab::DeviceKind;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Thirty thousand years.
@@ -86,6 +87,15 @@ pub struct KernelLoad {
     /// Times; absent where none were taken. Those of GPUs are by the device's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Sampled>,
+}
+
+/// What tells the rows of kernels from each other: kernel, identity, device, class.
+pub(crate) type Row<'l> = ([&'l str; 3], [(u64, Option<u64>); 2]);
+
+impl KernelLoad {
+    pub(crate) fn row(&self) -> Row<'_> {
+        ([&self.kernel, &self.id, &self.device], [self.tokens, self.weights])
+    }
 }
 
 /// Times of some launches.
@@ -317,11 +327,17 @@ impl KernelLoad {
     }
 }
 
+fn any_twice<K: Ord>(mut keys: impl Iterator<Item = K>) -> bool {
+    let mut known = BTreeSet::new();
+    !keys.all(|key| known.insert(key))
+}
+
 impl Snapshot {
     /// What [`schema`](Snapshot::schema) must be.
     pub const SCHEMA: &'static str = "gristmill monitor 1";
 
-    /// Refuses what no monitor writes: times of no launch or copy, times below zero or of ages, and names that hold more than a line.
+    /// Refuses what no monitor writes: times of no launch or copy, times below zero or of ages, names that hold more than a line, and a
+    /// row twice: of two with other counts nobody knows which one later counts go on from.
     pub(crate) fn check(&self) -> Result<(), String> {
         let watched = ("seconds", self.seconds);
         let recovered = self.recoveries.iter().map(|step| ("recoveries.seconds", step.seconds));
@@ -332,6 +348,18 @@ impl Snapshot {
         }
         if let Some((field, name)) = self.names().find(|(_, name)| name.contains(char::is_control)) {
             return Err(format!("`{field}`: {name:?} holds a control character"));
+        }
+        let repeated = [
+            ("kernels", any_twice(self.kernels.iter().map(KernelLoad::row))),
+            (
+                "transfers",
+                any_twice(self.transfers.iter().map(|load| (&load.kind, &load.device, &load.source))),
+            ),
+            ("pools", any_twice(self.pools.iter().map(|load| &load.device))),
+            ("caches", any_twice(self.caches.iter().map(|load| (&load.cache, &load.device)))),
+        ];
+        if let Some((field, _)) = repeated.iter().find(|(_, twice)| *twice) {
+            return Err(format!("a row of `{field}` stands there twice"));
         }
         let kernels = self.kernels.iter().filter_map(|load| Some((&load.kernel, load.time.as_ref()?)));
         let copies = self.transfers.iter().filter_map(|load| Some((&load.kind, load.time.as_ref()?)));

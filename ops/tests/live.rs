@@ -4,7 +4,8 @@
 mod toy;
 
 use gristmill_ops::{
-    KernelLoad, Live, Monitor, MonitorOptions, Sampled, Snapshot, SnapshotFile, ThreadLoad, read,
+    KernelLoad, Live, Monitor, MonitorOptions, Sampled, Snapshot, SnapshotFile, ThreadLoad, TransferLoad,
+    read,
 };
 use gristmill_runtime::{Dequantizer, QuantizedMatrix, Request};
 use std::time::{Duration, Instant};
@@ -121,6 +122,44 @@ fn rates_are_those_between_the_looks() {
     assert_eq!((live.seconds, live.since_begin, live.rows[0].per_second), (3.0, true, 10.0));
     assert_eq!(Live::between(None, &again), live);
     assert!(Live::between(Some(&again), &again).to_text(9).contains("no launches"));
+}
+
+/// Which of two equal rows counts on is not known, so files with such are refused; counts that fall are none below zero.
+#[test]
+fn rows_that_stand_twice_are_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let twice = |seconds: f64, launches: [u64; 2]| {
+        snapshot(1, seconds, launches.map(|launches| load("twice", launches, 0, 0, 0)).to_vec())
+    };
+    for [before, now] in [[[5, 3], [6, 4]], [[3, 3], [2, 6]], [[3, 3], [6, 2]]] {
+        Live::between(Some(&twice(1.0, before)), &twice(2.0, now));
+    }
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("seen.json");
+    let copy = TransferLoad {
+        kind: "to-device".to_owned(),
+        device: "cuda:0".to_owned(),
+        source: None,
+        copies: 1,
+        bytes: 1,
+        time: None,
+    };
+    let other = TransferLoad { source: Some("cuda:1".to_owned()), ..copy.clone() };
+    let once = Snapshot { transfers: vec![copy.clone(), other], ..twice(1.0, [1, 2]) };
+    let cases = [
+        (twice(1.0, [1, 2]), Some("a row of `kernels` stands there twice")),
+        (
+            Snapshot { kernels: Vec::new(), transfers: vec![copy.clone(), copy], ..once.clone() },
+            Some("a row of `transfers` stands there twice"),
+        ),
+        (Snapshot { kernels: vec![load("once", 1, 0, 0, 0)], ..once }, None),
+    ];
+    for (seen, why) in cases {
+        std::fs::write(&path, seen.to_json())?;
+        let error = read::snapshot(&path).err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), why.is_some(), "{error:?}");
+        assert!(why.is_none_or(|why| error.as_ref().is_some_and(|error| error.contains(why))), "{error:?}");
+    }
+    Ok(())
 }
 
 #[test]
