@@ -3,12 +3,12 @@
 //! Each recommendation cites the numbers that it follows from. What was not measured is named, and nothing follows from it.
 
 use crate::date::date;
-use crate::record::{Record, Records, Source};
+use crate::record::{Record, Records, Source, Watch};
 use crate::regression::{Series, Test, Verdict, compare, series};
 use crate::snapshot::{CacheLoad, PoolLoad, RecoveryCount, Sampled, ThreadLoad};
 use gristmill_runtime::RecoveryStep;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 mod html;
@@ -129,6 +129,7 @@ impl Report {
     /// A report of these records.
     pub fn of(records: &Records) -> Report {
         let all = series(&records.records);
+        let newest = Newest::of(records);
         let verdicts = compare(&all, Test::default());
         let mut report = Report {
             schema: "gristmill report 1",
@@ -142,7 +143,7 @@ impl Report {
                 .collect::<BTreeSet<_>>()
                 .into_iter()
                 .collect(),
-            cost: cost(records),
+            cost: cost(records, &newest),
             transfers: Vec::new(),
             pools: Vec::new(),
             caches: Vec::new(),
@@ -154,14 +155,14 @@ impl Report {
         };
         report.changes.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
         report.slower();
-        report.loads(records);
-        report.memory(records);
+        report.loads(&newest);
+        report.memory(&newest);
         report.far_below(&all);
         report.multiply_units(&all);
-        report.tuned(records);
+        report.tuned(records, &newest);
         report.untuned(records);
-        report.hosts(records);
-        report.absent(records, verdicts.len());
+        report.hosts(&newest);
+        report.absent(records, &newest, verdicts.len());
         report
     }
 
@@ -193,8 +194,8 @@ impl Report {
         }
     }
 
-    fn loads(&mut self, records: &Records) {
-        for record in newest_loads(records) {
+    fn loads(&mut self, newest: &Newest<'_>) {
+        for record in &newest.loads {
             let Some(load) = &record.load else { continue };
             let work = format!("{}{}", record.work, load.on());
             if let Some(faults) = load.faults.filter(|faults| *faults > 0) {
@@ -221,7 +222,7 @@ impl Report {
                 );
             }
         }
-        for watch in newest_watches(records) {
+        for watch in &newest.watches {
             for fallback in &watch.fallbacks {
                 self.found(
                     format!("{} of {} did not run on {}", fallback.op, fallback.format, fallback.device),
@@ -308,7 +309,7 @@ impl Report {
         }
     }
 
-    fn absent(&mut self, records: &Records, compared: usize) {
+    fn absent(&mut self, records: &Records, newest: &Newest<'_>, compared: usize) {
         let has = |source| records.records.iter().any(|record| record.source == source);
         let mut absent = |what: &str| self.absent.push(what.to_owned());
         if !has(Source::Monitor) {
@@ -320,7 +321,7 @@ impl Report {
         if compared == 0 {
             absent("nothing was measured twice: there is no trend and no regression to be found");
         }
-        let untimed = newest_loads(records).filter(|record| record.us.is_none()).count();
+        let untimed = newest.loads.iter().filter(|record| record.us.is_none()).count();
         if untimed > 0 {
             self.absent.push(format!("{untimed} kernels and classes ran without a time being taken"));
         }
@@ -403,29 +404,45 @@ impl Report {
 }
 
 /// The newest moment at which a monitor of each machine was looked at.
-fn newest_watches(records: &Records) -> impl Iterator<Item = &crate::record::Watch> {
-    records.watches.iter().filter(|watch| {
-        let later = |other: &&crate::record::Watch| other.machine == watch.machine && other.at > watch.at;
-        !records.watches.iter().any(|other| later(&other))
-    })
+struct Newest<'r> {
+    watches: Vec<&'r Watch>,
+    /// What was seen of kernels then.
+    loads: Vec<&'r Record>,
 }
 
-/// What monitors saw of kernels then.
-fn newest_loads(records: &Records) -> impl Iterator<Item = &crate::record::Record> {
-    records.records.iter().filter(|record| {
-        record.load.is_some()
-            && newest_watches(records).any(|watch| watch.is_of(record) && watch.at == record.at)
-    })
+impl<'r> Newest<'r> {
+    fn of(records: &'r Records) -> Newest<'r> {
+        let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+        for watch in &records.watches {
+            let at = last.entry(&watch.machine).or_default();
+            *at = watch.at.max(*at);
+        }
+        let is_last = |watch: &&Watch| last.get(watch.machine.as_str()) == Some(&watch.at);
+        let watches: Vec<&Watch> = records.watches.iter().filter(is_last).collect();
+        let mut by_time: BTreeMap<u64, Vec<&Watch>> = BTreeMap::new();
+        for watch in &watches {
+            by_time.entry(watch.at).or_default().push(watch);
+        }
+        let seen = |record: &&Record| {
+            let then = by_time.get(&record.at).filter(|_| record.load.is_some());
+            then.is_some_and(|then| then.iter().any(|watch| watch.is_of(record)))
+        };
+        Newest { watches, loads: records.records.iter().filter(seen).collect() }
+    }
 }
 
-/// What memory of a machine gives at most, in 1e9 bytes a second.
-fn memory_gb_s(records: &Records, machine: &str) -> Option<f64> {
-    let here = records.records.iter().filter(|record| record.machine == machine);
-    here.filter_map(|record| record.memory_gb_s).max_by(f64::total_cmp)
-}
-
-fn cost(records: &Records) -> Vec<Cost> {
-    let mut all: Vec<Cost> = newest_loads(records)
+fn cost(records: &Records, newest: &Newest<'_>) -> Vec<Cost> {
+    // What memory of each machine gives at most, in 1e9 bytes a second.
+    let mut memory_gb_s: BTreeMap<&str, f64> = BTreeMap::new();
+    for record in &records.records {
+        if let Some(gb_s) = record.memory_gb_s {
+            let most = memory_gb_s.entry(&record.machine).or_insert(gb_s);
+            *most = most.max(gb_s);
+        }
+    }
+    let mut all: Vec<Cost> = newest
+        .loads
+        .iter()
         .filter_map(|record| {
             let load = record.load.as_ref()?;
             let time = load.time.as_ref()?;
@@ -441,16 +458,19 @@ fn cost(records: &Records) -> Vec<Cost> {
                 p50_us: time.p50_ns as f64 / 1e3,
                 p99_us: time.p99_ns as f64 / 1e3,
                 gb_s: time.gb_s(),
-                percent_of_memory: memory_gb_s(records, &record.machine)
+                percent_of_memory: memory_gb_s
+                    .get(record.machine.as_str())
                     .filter(|_| load.tokens.1 == Some(1) && load.device == "cpu")
                     .map(|memory| 100.0 * time.gb_s() / memory),
             })
         })
         .collect();
-    for at in 0..all.len() {
-        let machine = all[at].machine.clone();
-        let sum: f64 = all.iter().filter(|cost| cost.machine == machine).map(|cost| cost.seconds).sum();
-        all[at].percent = 100.0 * all[at].seconds / sum;
+    let mut seconds: BTreeMap<String, f64> = BTreeMap::new();
+    for cost in &all {
+        *seconds.entry(cost.machine.clone()).or_default() += cost.seconds;
+    }
+    for cost in &mut all {
+        cost.percent = 100.0 * cost.seconds / seconds[&cost.machine];
     }
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     all.truncate(MOST);

@@ -217,6 +217,23 @@ fn what_is_planted_is_found_with_its_numbers() {
     assert!(report.absent.is_empty(), "{:?}", report.absent);
 }
 
+/// Snapshots of a service that was looked at for weeks: only the newest counts, and it is found once, not anew for each record.
+#[test]
+fn a_long_history_is_reported() {
+    const KERNELS: usize = 50;
+    const LOOKS: u64 = 900;
+    let mut all = Records::default();
+    for at in 1..=LOOKS {
+        let kernels = (0..KERNELS).map(|kernel| load(&format!("matmul.{kernel}"), at, 12, 0)).collect();
+        let seen = Records::of_snapshot(snapshot(at, kernels));
+        all.records.extend(seen.records);
+        all.watches.extend(seen.watches);
+    }
+    let report = Report::of(&all);
+    assert_eq!(report.records, KERNELS * LOOKS as usize);
+    assert!(!report.cost.is_empty() && report.cost.iter().all(|cost| cost.launches == LOOKS));
+}
+
 /// A GPU's records are its own, whatever processor it is plugged in beside, and are still those of their monitor.
 #[test]
 fn what_ran_on_a_gpu_is_kept_under_its_name() {

@@ -1,8 +1,8 @@
 //! What makes all kernels of a machine slower: weights on small pages, and a clock that is held back.
 
-use super::{Report, newest_watches};
+use super::{Newest, Report};
 use crate::host::{Clock, Host, HugePages};
-use crate::record::{Record, Records, Source};
+use crate::record::{Record, Source};
 use crate::regression::{Series, median};
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ const BEFORE: usize = 10;
 
 impl Report {
     /// What the system said to monitors.
-    pub(super) fn hosts(&mut self, records: &Records) {
-        for watch in newest_watches(records) {
+    pub(super) fn hosts(&mut self, newest: &Newest<'_>) {
+        for watch in &newest.watches {
             let Host { huge_pages, clock } = watch.host.clone().unwrap_or_default();
             match huge_pages {
                 Some(pages) => self.huge_pages(&pages, &watch.machine),

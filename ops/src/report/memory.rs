@@ -1,8 +1,8 @@
 //! What monitors saw of memory: copies, allocations, and whether what is kept was used again.
 
 use super::moved::{Moved, On};
-use super::{ENOUGH, Report, newest_loads, newest_watches};
-use crate::record::{Records, Watch, sum};
+use super::{ENOUGH, Newest, Report};
+use crate::record::{Watch, sum};
 use crate::snapshot::{CacheLoad, PoolLoad, TransferLoad};
 use gristmill_runtime::observe::{Cache, TransferKind};
 use std::fmt::Write;
@@ -25,8 +25,8 @@ fn often(part: u64, of: u64) -> bool {
 
 impl Report {
     /// What the newest look on each machine saw.
-    pub(super) fn memory(&mut self, records: &Records) {
-        for watch in newest_watches(records) {
+    pub(super) fn memory(&mut self, newest: &Newest<'_>) {
+        for watch in &newest.watches {
             let machine = &watch.machine;
             self.transfers.extend(watch.transfers.iter().map(|load| Moved {
                 machine: machine.clone(),
@@ -40,7 +40,7 @@ impl Report {
             self.pools.extend(watch.pools.iter().map(on));
             let on = |seen: &CacheLoad| On { machine: machine.clone(), seen: seen.clone() };
             self.caches.extend(watch.caches.iter().map(on));
-            self.long_copies(records, watch);
+            self.long_copies(newest, watch);
             for pool in &watch.pools {
                 self.grown(pool, machine);
             }
@@ -51,14 +51,14 @@ impl Report {
     }
 
     /// Copies between the processor and devices beside the kernels of these.
-    fn long_copies(&mut self, records: &Records, watch: &Watch) {
+    fn long_copies(&mut self, newest: &Newest<'_>, watch: &Watch) {
         let kinds = [TransferKind::ToDevice, TransferKind::FromDevice, TransferKind::ThroughHost];
         let of_host = |load: &&TransferLoad| kinds.iter().any(|kind| kind.name() == load.kind);
         let copies: Vec<&TransferLoad> = watch.transfers.iter().filter(of_host).collect();
         let samples = sum(copies.iter().filter_map(|load| Some(load.time.as_ref()?.samples)));
         let seconds: f64 = copies.iter().filter_map(|load| load.estimated_seconds()).sum();
         let (mut kernels, mut products, mut timed) = (0.0, 0u64, 0u64);
-        for record in newest_loads(records).filter(|record| watch.is_of(record)) {
+        for record in newest.loads.iter().filter(|record| watch.is_of(record)) {
             let Some(load) = record.load.as_ref().filter(|load| load.is_on_gpu()) else { continue };
             kernels += load.estimated_seconds().unwrap_or(0.0);
             timed = timed.saturating_add(load.time.as_ref().map_or(0, |time| time.samples));

@@ -2,7 +2,7 @@
 //!
 //! Times of a tuning are those of one shape for each class, so what follows from them is told with the launches and times behind it.
 
-use super::{ENOUGH, Report, newest_loads};
+use super::{ENOUGH, Newest, Report};
 use crate::record::{Record, Records, Serves, Source, Work, range, sum};
 use std::collections::BTreeMap;
 
@@ -40,9 +40,9 @@ struct Faster {
 
 impl Report {
     /// Work that would be faster by the times of a tuning.
-    pub(super) fn tuned(&mut self, records: &Records) {
+    pub(super) fn tuned(&mut self, records: &Records, newest: &Newest<'_>) {
         let mut faster = Vec::new();
-        for ((machine, serves, weights), (times, seen)) in groups(records) {
+        for ((machine, serves, weights), (times, seen)) in groups(records, newest) {
             let of = format!("{} of {} with weights={}", serves.0, serves.1, range(weights));
             faster.extend(times.other_kernels(&seen, &of, machine));
             faster.extend(seen.iter().filter_map(|seen| times.fewer_threads(seen, &of, machine)));
@@ -58,7 +58,7 @@ impl Report {
 type Key<'r> = (&'r str, (&'r str, &'r str, Option<&'r str>), Class);
 
 /// Tunings and what monitors saw of the same work, where there are both.
-fn groups(records: &Records) -> BTreeMap<Key<'_>, (Times<'_>, Vec<Seen<'_>>)> {
+fn groups<'r>(records: &'r Records, newest: &Newest<'r>) -> BTreeMap<Key<'r>, (Times<'r>, Vec<Seen<'r>>)> {
     let mut groups: BTreeMap<Key<'_>, (Times<'_>, Vec<Seen<'_>>)> = BTreeMap::new();
     let mut keys: BTreeMap<(&str, &str, Class), Key<'_>> = BTreeMap::new();
     for record in records.records.iter().filter(|record| record.source == Source::Tune) {
@@ -77,7 +77,7 @@ fn groups(records: &Records) -> BTreeMap<Key<'_>, (Times<'_>, Vec<Seen<'_>>)> {
             *known = record;
         }
     }
-    for record in newest_loads(records) {
+    for record in &newest.loads {
         let (Some(load), Work::Class { tokens, weights, .. }) = (&record.load, &record.work) else {
             continue;
         };
