@@ -71,7 +71,7 @@ impl Live {
         let later = by_row(now);
         let same = |before: &&Snapshot| {
             before.machine == now.machine
-                && before.package == now.package
+                && (&before.package, &before.program) == (&now.package, &now.program)
                 && before.seconds <= now.seconds
                 && before
                     .kernels

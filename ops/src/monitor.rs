@@ -36,11 +36,14 @@ pub struct MonitorOptions {
     pub threads: bool,
     /// What the kernels were compiled with (`gristmill::kernels::COMPILER`), for the history.
     pub compiler: Option<String>,
+    /// What the program is called in reports, which keep those of one machine apart by it; where that is not said, as its executable's file.
+    /// Programs that an interpreter runs have that one's name.
+    pub program: Option<String>,
 }
 
 impl Default for MonitorOptions {
     fn default() -> MonitorOptions {
-        MonitorOptions { sample_every: 61, threads: false, compiler: None }
+        MonitorOptions { sample_every: 61, threads: false, compiler: None, program: None }
     }
 }
 
@@ -120,7 +123,11 @@ impl Monitor {
         let places = registry.entries.len() * ShapeClass::COUNT;
         let monitor = Box::new(Monitor {
             registry,
-            options: MonitorOptions { sample_every: options.sample_every.max(1), ..options },
+            options: MonitorOptions {
+                sample_every: options.sample_every.max(1),
+                program: options.program.clone().or_else(executable),
+                ..options
+            },
             began: Instant::now(),
             cells: (0..places).map(|_| Rows::default()).collect(),
             fallbacks: Mutex::default(),
@@ -182,6 +189,7 @@ impl Monitor {
             gpus: self.gpus.names(),
             compiler: self.options.compiler.clone(),
             package: self.registry.package.to_owned(),
+            program: self.options.program.clone(),
             sampled_every: self.options.sample_every,
             lost_samples: self.lost.load(Ordering::Relaxed),
             host: Some(self.host()).filter(|host| *host != Host::default()),
@@ -214,6 +222,11 @@ impl Monitor {
         }
         Some(self.cells.get(place(index, ShapeClass::of(shape)))?.of(device.index))
     }
+}
+
+/// The name of this program's file.
+fn executable() -> Option<String> {
+    Some(std::env::current_exe().ok()?.file_name()?.to_string_lossy().into_owned())
 }
 
 fn place(index: usize, class: ShapeClass) -> usize {

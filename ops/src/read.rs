@@ -166,6 +166,7 @@ fn kept(
         memory_gb_s: None,
         serves: None,
         load: None,
+        program: None,
     })
 }
 

@@ -135,6 +135,9 @@ pub struct Record {
     /// What a monitor saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<KernelLoad>,
+    /// In which program that was: [`Watch::program`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
 }
 
 /// What a kernel can do.
@@ -159,6 +162,9 @@ pub struct Watch {
     pub at: u64,
     /// The processor.
     pub machine: String,
+    /// The program that was watched; of a snapshot that does not name it, the crate whose kernels it ran. Histories of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// GPUs on which kernels were launched: the machines of their records, of older versions together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
@@ -198,9 +204,15 @@ fn machine_of(load: &KernelLoad, processor: &str, gpus: &[String]) -> String {
 }
 
 impl Watch {
-    /// Whether the record is of this monitor, as far as machines go.
+    /// Where it was, for people: the machine, and the program where that is known.
+    pub(crate) fn place(&self) -> String {
+        let program = self.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
+        format!("{}{program}", self.machine)
+    }
+
+    /// Whether the record is of this monitor, as far as machines and programs go.
     pub(crate) fn is_of(&self, record: &Record) -> bool {
-        let load = record.load.as_ref();
+        let load = record.load.as_ref().filter(|_| record.program == self.program);
         load.is_some_and(|load| {
             let known = load.gpu.as_ref().is_none_or(|gpu| self.gpus.contains(gpu));
             known && record.machine == machine_of(load, &self.machine, &self.gpus)
@@ -228,6 +240,8 @@ impl Records {
             machine,
             gpus,
             compiler,
+            package,
+            program,
             sampled_every,
             lost_samples,
             host,
@@ -239,6 +253,7 @@ impl Records {
             recoveries,
             ..
         } = snapshot;
+        let program = program.or(Some(package));
         let record = |load: KernelLoad| Record {
             source: Source::Monitor,
             at,
@@ -254,11 +269,13 @@ impl Records {
             memory_gb_s: None,
             serves: None,
             load: Some(load),
+            program: program.clone(),
         };
         let records = kernels.into_iter().map(record).collect();
         let watch = Watch {
             at,
             machine: machine.clone(),
+            program: program.clone(),
             gpus,
             seconds,
             sampled_every,
@@ -304,6 +321,7 @@ impl Records {
                         packing: entry.code.packing().map(|packing| packing.name.to_owned()),
                     }),
                     load: None,
+                    program: None,
                 });
             }
         }

@@ -232,6 +232,7 @@ mod tests {
             memory_gb_s: None,
             serves: None,
             load: None,
+            program: None,
         }
     }
 

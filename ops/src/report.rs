@@ -45,7 +45,7 @@ pub struct Report {
     pub records: usize,
     /// Of which machines.
     pub machines: Vec<String>,
-    /// Kernels that cost most, by the newest look of a monitor on each machine.
+    /// Kernels that cost most, by the newest look of a monitor of each program on a machine.
     pub cost: Vec<Cost>,
     /// Copies of devices' memory, by the same look.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -225,7 +225,13 @@ impl Report {
         for watch in &newest.watches {
             for fallback in &watch.fallbacks {
                 self.found(
-                    format!("{} of {} did not run on {}", fallback.op, fallback.format, fallback.device),
+                    format!(
+                        "{} of {} did not run on {} on {}",
+                        fallback.op,
+                        fallback.format,
+                        fallback.device,
+                        watch.place()
+                    ),
                     format!(
                         "{} runs of {} instead, by policy {}: {}",
                         fallback.runs, fallback.instead, fallback.policy, fallback.reason
@@ -237,7 +243,7 @@ impl Report {
                 let outcome = if step.success { "the run that followed was good" } else { "it did not help" };
                 let (what, advice) = advice(step);
                 self.found(
-                    format!("{what} on {}", watch.machine),
+                    format!("{what} on {}", watch.place()),
                     format!(
                         "step {} {} times, {:.3} s, {outcome}: {}",
                         step.step, step.count, step.seconds, step.reason
@@ -403,7 +409,7 @@ impl Report {
     }
 }
 
-/// The newest moment at which a monitor of each machine was looked at.
+/// The newest moment at which a monitor of each program on each machine was looked at.
 struct Newest<'r> {
     watches: Vec<&'r Watch>,
     /// What was seen of kernels then.
@@ -412,12 +418,20 @@ struct Newest<'r> {
 
 impl<'r> Newest<'r> {
     fn of(records: &'r Records) -> Newest<'r> {
-        let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+        // Looks of older versions, which name no program, may be of any: a later one of the machine takes the place of them all.
+        let mut last: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
+        let mut of_any: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
         for watch in &records.watches {
-            let at = last.entry(&watch.machine).or_default();
+            let at = last.entry((&watch.machine, watch.program.as_deref())).or_default();
             *at = watch.at.max(*at);
+            let any = of_any.entry(&watch.machine).or_default();
+            *any = (watch.at, watch.program.is_some()).max(*any);
         }
-        let is_last = |watch: &&Watch| last.get(watch.machine.as_str()) == Some(&watch.at);
+        let is_last = |watch: &&Watch| {
+            let (machine, program) = (watch.machine.as_str(), watch.program.as_deref());
+            last.get(&(machine, program)) == Some(&watch.at)
+                && (program.is_some() || of_any.get(machine) == Some(&(watch.at, false)))
+        };
         let watches: Vec<&Watch> = records.watches.iter().filter(is_last).collect();
         let mut by_time: BTreeMap<u64, Vec<&Watch>> = BTreeMap::new();
         for watch in &watches {

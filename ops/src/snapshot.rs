@@ -31,6 +31,9 @@ pub struct Snapshot {
     pub compiler: Option<String>,
     /// The crate whose kernels are watched.
     pub package: String,
+    /// The program: what it calls itself, or its executable's name. Older versions did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// The clock was read for one of so many launches of a kernel and class.
     pub sampled_every: u64,
     /// Times that were taken and not kept, since another thread was keeping one of the same kernel and class.
@@ -371,7 +374,9 @@ impl Snapshot {
 
     /// What is printed as part of a line, with the field that holds it.
     fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let program = [("machine", &self.machine), ("package", &self.package)];
+        let program = [("machine", &self.machine), ("package", &self.package)]
+            .into_iter()
+            .chain(self.program.as_ref().map(|program| ("program", program)));
         let kernels = self.kernels.iter().flat_map(|load| {
             let gpu = load.gpu.as_ref().map(|gpu| ("kernels.gpu", gpu));
             [("kernels.kernel", &load.kernel), ("kernels.id", &load.id), ("kernels.device", &load.device)]
@@ -398,8 +403,7 @@ impl Snapshot {
             .into_iter()
             .chain(then)
         });
-        let all =
-            program.into_iter().chain(kernels).chain(transfers).chain(pools).chain(caches).chain(recoveries);
+        let all = program.chain(kernels).chain(transfers).chain(pools).chain(caches).chain(recoveries);
         all.map(|(field, name)| (field, name.as_str()))
     }
 

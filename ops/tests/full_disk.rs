@@ -29,6 +29,7 @@ fn records(from: u64, count: u64) -> Records {
         memory_gb_s: None,
         serves: None,
         load: None,
+        program: None,
     };
     Records { records: (from..from + count).map(record).collect(), ..Records::default() }
 }

@@ -30,6 +30,7 @@ fn record(kernel: &str, at: u64, us: f64) -> Record {
         memory_gb_s: None,
         serves: None,
         load: None,
+        program: None,
     }
 }
 
@@ -47,6 +48,7 @@ fn what_is_added_is_there_once() -> Result<(), Box<dyn Error>> {
     first.watches.push(Watch {
         at: 3,
         machine: "a machine".to_owned(),
+        program: Some("a program".to_owned()),
         gpus: Vec::new(),
         seconds: 1.0,
         sampled_every: 61,

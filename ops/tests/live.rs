@@ -53,6 +53,7 @@ fn snapshot(at: u64, seconds: f64, kernels: Vec<KernelLoad>) -> Snapshot {
         gpus: Vec::new(),
         compiler: None,
         package: "toy".to_owned(),
+        program: None,
         sampled_every: 61,
         lost_samples: 0,
         host: None,
@@ -121,6 +122,10 @@ fn rates_are_those_between_the_looks() {
     let live = Live::between(Some(&now), &again);
     assert_eq!((live.seconds, live.since_begin, live.rows[0].per_second), (3.0, true, 10.0));
     assert_eq!(Live::between(None, &again), live);
+    let other = Snapshot { program: Some("another".to_owned()), ..again.clone() };
+    assert!(
+        !Live::between(Some(&again), &again).since_begin && Live::between(Some(&again), &other).since_begin
+    );
     assert!(Live::between(Some(&again), &again).to_text(9).contains("no launches"));
 }
 

@@ -73,6 +73,8 @@ fn counts_are_those_of_the_calls() -> Result<(), Box<dyn std::error::Error>> {
     guarded.forward(Input::F32(&x[..8]), 1, None, &mut y[..4], &mut workspace, &threads)?;
 
     let snapshot = monitor.snapshot();
+    // Nobody gave the program a name.
+    assert!(snapshot.program.as_deref().is_some_and(|program| program.starts_with("monitor-")));
     let [recovery] = snapshot.recoveries.as_slice() else { return Err("one step".into()) };
     assert_eq!((recovery.step.as_str(), recovery.count, recovery.success), ("decided-again", 1, true));
     let [kernel, reason] = [&recovery.kernel, &recovery.reason].map(String::as_str);

@@ -34,6 +34,7 @@ fn bench(kernel: &str, at: u64, us: f64) -> Record {
         memory_gb_s: None,
         serves: None,
         load: None,
+        program: None,
     }
 }
 

@@ -53,6 +53,7 @@ fn snapshot(at: u64, kernels: Vec<KernelLoad>) -> Snapshot {
         gpus: Vec::new(),
         compiler: None,
         package: "toy".to_owned(),
+        program: None,
         sampled_every: 61,
         lost_samples: 0,
         host: Some(host("madvise", 900, [0, 3000])),
@@ -132,6 +133,7 @@ fn bench(kernel: &str, at: u64, us: f64, percent: f64) -> Record {
         memory_gb_s: None,
         serves: None,
         load: None,
+        program: None,
     }
 }
 
@@ -232,6 +234,51 @@ fn a_long_history_is_reported() {
     let report = Report::of(&all);
     assert_eq!(report.records, KERNELS * LOOKS as usize);
     assert!(!report.cost.is_empty() && report.cost.iter().all(|cost| cost.launches == LOOKS));
+}
+
+/// What a younger look at one program shows does not hide what went wrong in another on the same machine.
+#[test]
+fn programs_of_one_machine_are_kept_apart() -> Result<(), Box<dyn Error>> {
+    let of = |at: u64, program: Option<&str>, format: &str| {
+        let mut seen = snapshot(at, vec![load(&format!("matmul.{format}"), at, 12, 0)]);
+        seen.program = program.map(str::to_owned);
+        seen.recoveries.clear();
+        seen.fallbacks[0].format = format.to_owned();
+        Records::of_snapshot(seen)
+    };
+    // The last one is what an older version kept, which names no program.
+    let mut unnamed = of(1, None, "q7");
+    assert_eq!(unnamed.watches[0].program.as_deref(), Some("toy"), "the crate, where nothing else is known");
+    let mut old = serde_json::to_value(&unnamed.watches[0])?;
+    old.as_object_mut().ok_or("an object")?.remove("program");
+    unnamed.watches = vec![serde_json::from_value(old)?];
+    let mut old = serde_json::to_value(&unnamed.records[0])?;
+    old.as_object_mut().ok_or("an object")?.remove("program");
+    unnamed.records = vec![serde_json::from_value(old)?];
+
+    let seen_of = |parts: &[&Records]| {
+        let mut all = Records::default();
+        for part in parts {
+            all.records.extend(part.records.clone());
+            all.watches.extend(part.watches.clone());
+        }
+        let report = Report::of(&all);
+        let kernels: Vec<String> = report.cost.iter().map(|cost| cost.kernel.clone()).collect();
+        let fell_back = report.anomalies.iter().map(|finding| finding.what.clone());
+        (kernels, fell_back.filter(|what| what.contains("did not run on")).collect::<Vec<_>>())
+    };
+    let [first, second, again] = [(2, "a", "q1"), (3, "b", "q2"), (4, "a", "q3")]
+        .map(|(at, program, format)| of(at, Some(program), format));
+    let (kernels, fell_back) = seen_of(&[&first, &second]);
+    assert_eq!(kernels, ["matmul.q2", "matmul.q1"]);
+    let [one, two] = fell_back.as_slice() else { panic!("{fell_back:?}") };
+    assert!(one.ends_with("\" (a)") && two.ends_with("\" (b)"), "{fell_back:?}");
+    assert_eq!(seen_of(&[&first, &second, &again]).0, ["matmul.q3", "matmul.q2"], "a program's last look");
+    assert_eq!(seen_of(&[&unnamed]).0, ["matmul.q7"]);
+    assert_eq!(seen_of(&[&unnamed, &first]).0, ["matmul.q1"], "an older look at whatever it was");
+    // The same snapshot, kept by both versions, counts once.
+    assert_eq!(seen_of(&[&unnamed, &of(1, None, "q7")]).0, ["matmul.q7"]);
+    Ok(())
 }
 
 /// A GPU's records are its own, whatever processor it is plugged in beside, and are still those of their monitor.

@@ -23,17 +23,17 @@ impl Report {
         for watch in &newest.watches {
             let Host { huge_pages, clock } = watch.host.clone().unwrap_or_default();
             match huge_pages {
-                Some(pages) => self.huge_pages(&pages, &watch.machine),
+                Some(pages) => self.huge_pages(&pages, &watch.place()),
                 None => self.absent.push(format!(
                     "whether weights lie on huge pages on {}: the system did not tell the monitor",
-                    watch.machine
+                    watch.place()
                 )),
             }
             match clock {
-                Some(clock) => self.clock(&clock, &watch.machine, watch.seconds),
+                Some(clock) => self.clock(&clock, &watch.place(), watch.seconds),
                 None => self
                     .absent
-                    .push(format!("the clock of {}: the system did not tell the monitor", watch.machine)),
+                    .push(format!("the clock of {}: the system did not tell the monitor", watch.place())),
             }
         }
     }

@@ -24,7 +24,7 @@ fn often(part: u64, of: u64) -> bool {
 }
 
 impl Report {
-    /// What the newest look on each machine saw.
+    /// What the newest look of each program saw.
     pub(super) fn memory(&mut self, newest: &Newest<'_>) {
         for watch in &newest.watches {
             let machine = &watch.machine;
@@ -42,10 +42,10 @@ impl Report {
             self.caches.extend(watch.caches.iter().map(on));
             self.long_copies(newest, watch);
             for pool in &watch.pools {
-                self.grown(pool, machine);
+                self.grown(pool, &watch.place());
             }
             for load in &watch.caches {
-                self.missed(load, machine);
+                self.missed(load, &watch.place());
             }
         }
     }
@@ -75,7 +75,7 @@ impl Report {
             products => format!("; {} bytes for each of {products} products", bytes / products),
         };
         self.found(
-            format!("copies take long beside the kernels of GPUs on {}", watch.machine),
+            format!("copies take long beside the kernels of GPUs on {}", watch.place()),
             format!(
                 "{seconds:.3} s of copies between processor and devices ({samples} timed), {kernels:.3} s of kernels ({timed} timed), \
                  {percent:.0} %{each}"

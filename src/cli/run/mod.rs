@@ -92,6 +92,7 @@ fn monitor(arguments: &Arguments) -> Result<Option<&'static gristmill_ops::Monit
         sample_every: 1,
         threads: true,
         compiler: Some(gristmill::kernels::COMPILER.to_owned()),
+        program: None,
     };
     Ok(Some(gristmill_ops::Monitor::start(&REGISTRY, options)?))
 }
