@@ -11,10 +11,9 @@ use std::sync::OnceLock;
 pub fn file(bytes: &[u8]) -> &'static Path {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     let path = FILE.get_or_init(|| {
-        // In memory, where there is such a folder.
-        let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        folder.join(format!("gristmill-fuzz-{}", std::process::id()))
+        let folder = crate::seeds::scratch();
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        folder.join("input")
     });
     std::fs::write(path, bytes).expect("a file of a few kilobytes can be written");
     path

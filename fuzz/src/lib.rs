@@ -1,4 +1,4 @@
-//! Fuzz targets: for each kind of input from outside a function that takes any bytes, and files to begin with.
+//! Fuzz targets: for each of some kinds of input from outside a function that takes any bytes, and files to begin with.
 //!
 //! A target may refuse its input, and must not panic, abort, overflow its stack, or take more time and memory than the
 //! driver gives it (`src/main.rs`). Built without `--cfg fuzzing` this library is empty, and so is what it depends on.
@@ -11,11 +11,17 @@ mod foreign;
 #[cfg(all(fuzzing, feature = "command"))]
 pub mod gguf;
 #[cfg(all(fuzzing, feature = "command"))]
+pub mod importance;
+#[cfg(all(fuzzing, feature = "command"))]
 pub mod imports;
+#[cfg(all(fuzzing, feature = "command"))]
+pub mod monitors;
 #[cfg(fuzzing)]
 pub mod objects;
 #[cfg(all(fuzzing, feature = "command"))]
 pub mod receipts;
+#[cfg(all(fuzzing, feature = "command"))]
+pub mod records;
 #[cfg(all(fuzzing, feature = "command"))]
 pub mod safetensors;
 #[cfg(fuzzing)]

@@ -42,10 +42,13 @@ fn main() -> ExitCode {
 fn fuzz(options: &Options) -> Result<bool, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let programs = build(root, options)?;
+    let scratch = Scratch::new()?;
     if let Some(file) = &options.replay {
         let target = &options.targets[0];
-        let status =
-            limited(&programs.join(target), options).arg(file).status().map_err(|e| e.to_string())?;
+        let status = limited(&programs.join(target), options, &scratch)
+            .arg(file)
+            .status()
+            .map_err(|e| e.to_string())?;
         return Ok(status.success());
     }
     let seed = options.seed.unwrap_or_else(|| {
@@ -70,7 +73,7 @@ fn fuzz(options: &Options) -> Result<bool, String> {
         if !wrote.status.success() {
             return Err(format!("{target}: no seeds: {}", String::from_utf8_lossy(&wrote.stderr)));
         }
-        let mut command = limited(&program, options);
+        let mut command = limited(&program, options, &scratch);
         command
             .arg(&corpus)
             .arg(&seeds)
@@ -151,11 +154,35 @@ fn host() -> Result<String, String> {
 }
 
 /// A program that the system refuses memory beyond a limit. (The address sanitizer reserves terabytes of addresses.)
-fn limited(program: &Path, options: &Options) -> Command {
-    if options.sanitize || !cfg!(unix) {
-        return Command::new(program);
-    }
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("ulimit -v {}; exec \"$0\" \"$@\"", ADDRESSES * 1024)).arg(program);
+fn limited(program: &Path, options: &Options, scratch: &Scratch) -> Command {
+    let mut command = if options.sanitize || !cfg!(unix) {
+        Command::new(program)
+    } else {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -v {}; exec \"$0\" \"$@\"", ADDRESSES * 1024)).arg(program);
+        shell
+    };
+    command.env("GRISTMILL_FUZZ_SCRATCH", &scratch.0);
     command
+}
+
+/// A folder for the files of targets, in memory where there is such a place. However a target ends, it goes with the driver.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, String> {
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let folder = folder.join(format!("gristmill-fuzz-{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|e| format!("can't make {}: {e}", folder.display()))?;
+        Ok(Scratch(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("can't remove {}: {error}", self.0.display());
+        }
+    }
 }

@@ -17,7 +17,18 @@ than 2 GiB is a find: it is kept in fuzz/target/findings and the exit code is 1.
 ";
 
 /// The targets: `fuzz_targets/*.rs`.
-pub const TARGETS: [&str; 7] = ["specs", "gguf", "safetensors", "objects", "tuning", "receipts", "imports"];
+pub const TARGETS: [&str; 10] = [
+    "specs",
+    "gguf",
+    "safetensors",
+    "objects",
+    "tuning",
+    "receipts",
+    "imports",
+    "importance",
+    "monitors",
+    "records",
+];
 
 /// Those that need nothing of the command.
 const WITHOUT_COMMAND: [&str; 2] = ["specs", "objects"];

@@ -9,6 +9,8 @@ pub type Seed = (String, Vec<u8>);
 /// Set by the driver: a folder to put the seeds in, and a file for the words. The target then ends.
 const FOLDER: &str = "GRISTMILL_FUZZ_SEEDS";
 const WORDS: &str = "GRISTMILL_FUZZ_WORDS";
+/// Set by the driver, which removes it when it ends: a folder for files that targets hand to what reads paths.
+const SCRATCH: &str = "GRISTMILL_FUZZ_SCRATCH";
 
 /// Longest word that is kept, in bytes; libFuzzer takes 64.
 const LONGEST: usize = 40;
@@ -20,7 +22,7 @@ pub fn begin(seeds: fn() -> Vec<Seed>) {
     // What is obeyed by default would make runs differ.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("GRISTMILL_") && ![FOLDER, WORDS].contains(&&*name) {
+        if name.starts_with("GRISTMILL_") && ![FOLDER, WORDS, SCRATCH].contains(&&*name) {
             eprintln!("{name} is set; unset it, so that this run can be repeated");
             std::process::exit(1);
         }
@@ -36,6 +38,19 @@ pub fn begin(seeds: fn() -> Vec<Seed>) {
     }
     println!("{} seeds", seeds.len());
     std::process::exit(0);
+}
+
+/// Where the files of this target lie. Without the driver always in one place, so that runs leave no more than one does.
+#[cfg(feature = "command")]
+pub fn scratch() -> std::path::PathBuf {
+    std::env::var_os(SCRATCH).map_or_else(
+        || {
+            let program = std::env::current_exe().expect("a program has a file");
+            let name = program.file_name().expect("and that a name").to_owned();
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("target/scratch").join(name)
+        },
+        Into::into,
+    )
 }
 
 /// The words of the seeds as a dictionary of libFuzzer's.
