@@ -6,6 +6,7 @@
 //! SQLite has no checksums of its pages. Records stand in the file twice, in their table and in the index that keeps them apart, and
 //! opening a history compares the two.
 
+use crate::beside::beside;
 use crate::record::Records;
 use crate::regular::{self, NOT_REGULAR};
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params};
@@ -224,16 +225,7 @@ fn write(connection: &mut Connection, records: &Records) -> rusqlite::Result<Add
 /// An empty history, which is at `path` as a whole or not at all. If another process was faster, its one stays.
 fn make(path: &Path) -> Result<(), HistoryError> {
     let failed = |source| HistoryError::File { path: path.to_owned(), source };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".gristmill-").suffix(".part");
-    // A temporary file is private by default; the finished one is a file like any other.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let new = builder.tempfile_in(folder).map_err(failed)?;
+    let new = beside(path).map_err(failed)?;
     let create = || -> rusqlite::Result<()> {
         let connection = connect(new.path())?;
         connection.execute_batch(TABLES)?;

@@ -9,6 +9,7 @@
 //! [`History`] keeps [`Record`]s of monitors, `gristmill bench` and `gristmill tune` in a file, and [`regression`] says which kernels
 //! became slower. [`report`](report::Report) says what all that means for an operator, as text, JSON and a page.
 
+mod beside;
 pub mod date;
 mod gpus;
 pub mod history;

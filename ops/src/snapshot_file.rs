@@ -1,5 +1,6 @@
 //! A file with a monitor's newest snapshot, for `gristmill top` and `gristmill report` in another process.
 
+use crate::beside::beside;
 use crate::monitor::Monitor;
 use crate::snapshot::Snapshot;
 use std::io::{self, Write};
@@ -66,16 +67,7 @@ impl Drop for SnapshotFile {
 /// # Errors
 /// What the system says.
 pub fn write(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".gristmill-").suffix(".part");
-    // A temporary file is private by default; the finished one is a file like any other.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut new = builder.tempfile_in(folder)?;
+    let mut new = beside(path)?;
     new.write_all(snapshot.to_json().as_bytes())?;
     new.write_all(b"\n")?;
     new.persist(path).map_err(|error| error.error)?;
