@@ -53,8 +53,8 @@ pub(super) fn universal<F: FatArch>(
 
 /// The members of an archive, together.
 pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Error> {
-    let archive = ArchiveFile::parse(data)
-        .map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
+    let malformed = |error: object::Error| truncated_archive(at, data).unwrap_or_else(|| at.malformed(error));
+    let archive = ArchiveFile::parse(data).map_err(malformed)?;
     if archive.is_thin() {
         return Err(Error::NotALibrary {
             path: at.path.to_owned(),
@@ -64,34 +64,23 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
         });
     }
     let mut image: Option<Builder> = None;
-    let (mut members, mut unreadable, mut code) = (0usize, 0usize, false);
+    let (mut objects, mut unreadable, mut code) = (0usize, 0usize, false);
     // Members may share a long name.
     let budget = Budget::of(data.len());
     for member in archive.members() {
-        let member = member.map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
-        let bytes =
-            member.data(data).map_err(|e| truncated_archive(at, data).unwrap_or_else(|| at.malformed(e)))?;
+        let member = member.map_err(malformed)?;
+        let bytes = member.data(data).map_err(malformed)?;
         budget.take(at, member.name().len())?;
         let inside = At { path: at.path, member: Some(text(member.name())) };
-        let part = match FileKind::parse(bytes) {
-            Ok(FileKind::CoffImport) => {
-                let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
-                import_member(&inside, bytes, &mut part)?;
-                part
-            }
-            Ok(FileKind::Archive) => {
-                return Err(inside.malformed("an archive within an archive, which no linker reads"));
-            }
-            Ok(_) => single(&inside, bytes)?.1,
-            Err(_) if BITCODE.iter().any(|magic| bytes.starts_with(magic)) => {
-                members += 1;
+        let part = match Member::read(&inside, bytes)? {
+            Member::Object(part) => part,
+            Member::Bitcode => {
                 unreadable += 1;
                 continue;
             }
-            // Metadata of a compiler, such as rustc's.
-            Err(_) => continue,
+            Member::Metadata => continue,
         };
-        members += 1;
+        objects += 1;
         code |= !part.names_a_dll;
         match &mut image {
             None => image = Some(part),
@@ -101,31 +90,64 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
             Some(whole) => whole.merge(part),
         }
     }
-    let Some(mut image) = image else {
-        let what = match (members, archive.kind()) {
-            (0, ArchiveKind::Unknown) => String::from("an archive without members"),
-            (0, _) => String::from("an archive without object files"),
-            (count, _) => format!(
-                "an archive of {count} files of LLVM bitcode; build it without link-time optimization"
-            ),
-        };
-        return Err(Error::NotALibrary { path: at.path.to_owned(), what });
-    };
-    image.members = members;
+    let mut image = image.ok_or_else(|| without_objects(at, unreadable, archive.kind()))?;
+    image.members = objects + unreadable;
     image.unreadable_members = unreadable;
     let kind = if code { Kind::Static } else { Kind::Import };
     if kind == Kind::Import {
         image.stands_for_a_dll();
-        // What the tables are called, and the places that they are put in.
-        image.defined.retain(|symbol| {
-            let name = symbol.name.as_str();
-            let table = ["__IMPORT_DESCRIPTOR_", "__NULL_IMPORT_DESCRIPTOR", "__imp_", "_head_"];
-            !table.iter().any(|table| name.starts_with(table))
-                && !name.ends_with("_NULL_THUNK_DATA")
-                && !name.ends_with("_iname")
-        });
+        without_tables(&mut image);
     }
     Ok((kind, vec![image.finish()]))
+}
+
+/// What a member of an archive is.
+enum Member {
+    /// An object file, or a name that a DLL offers.
+    Object(Builder),
+    /// Of LLVM, which is not read.
+    Bitcode,
+    /// Of a compiler, such as rustc's.
+    Metadata,
+}
+
+impl Member {
+    fn read(at: &At<'_>, bytes: &[u8]) -> Result<Member, Error> {
+        match FileKind::parse(bytes) {
+            Ok(FileKind::CoffImport) => {
+                let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
+                import_member(at, bytes, &mut part)?;
+                Ok(Member::Object(part))
+            }
+            Ok(FileKind::Archive) => Err(at.malformed("an archive within an archive, which no linker reads")),
+            Ok(_) => Ok(Member::Object(single(at, bytes)?.1)),
+            Err(_) if BITCODE.iter().any(|magic| bytes.starts_with(magic)) => Ok(Member::Bitcode),
+            Err(_) => Ok(Member::Metadata),
+        }
+    }
+}
+
+/// What an archive is that has nothing to link.
+fn without_objects(at: &At<'_>, bitcode: usize, kind: ArchiveKind) -> Error {
+    let what = match (bitcode, kind) {
+        (0, ArchiveKind::Unknown) => String::from("an archive without members"),
+        (0, _) => String::from("an archive without object files"),
+        (count, _) => {
+            format!("an archive of {count} files of LLVM bitcode; build it without link-time optimization")
+        }
+    };
+    Error::NotALibrary { path: at.path.to_owned(), what }
+}
+
+/// Leaves out what the tables of an import library are called, and the places that they are put in.
+fn without_tables(image: &mut Builder) {
+    image.defined.retain(|symbol| {
+        let name = symbol.name.as_str();
+        let table = ["__IMPORT_DESCRIPTOR_", "__NULL_IMPORT_DESCRIPTOR", "__imp_", "_head_"];
+        !table.iter().any(|table| name.starts_with(table))
+            && !name.ends_with("_NULL_THUNK_DATA")
+            && !name.ends_with("_iname")
+    });
 }
 
 /// A member's header that speaks of more bytes than there are.

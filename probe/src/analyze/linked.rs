@@ -30,7 +30,6 @@ pub(super) fn linked(
     file: &File<'_>,
     image: &mut Builder,
 ) -> Result<(), Error> {
-    let container = image.container;
     // Some tables are read as a whole before the first name of them is seen.
     match file {
         File::Elf32(elf) => elf_versions(at, budget, elf)?,
@@ -40,13 +39,31 @@ pub(super) fn linked(
         // The others have none.
         _ => {}
     }
+    exports(at, budget, file, image)?;
+    let versions = imports(at, budget, file, image)?;
+    needed(at, budget, file, image, versions)?;
+    match file {
+        File::Elf32(elf) => elf_dynamic(at, budget, elf, image)?,
+        File::Elf64(elf) => elf_dynamic(at, budget, elf, image)?,
+        File::MachO32(macho) => macho_commands(at, macho, image)?,
+        File::MachO64(macho) => macho_commands(at, macho, image)?,
+        File::Pe32(pe) => pe_name(pe, image),
+        File::Pe64(pe) => pe_name(pe, image),
+        // The others are not linked.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What others may link to, and the values of the constants by which our own libraries are told apart.
+fn exports(at: &At<'_>, budget: &Budget, file: &File<'_>, image: &mut Builder) -> Result<(), Error> {
     let mut constants: Vec<(String, u64)> = Vec::new();
     for export in file.exports().map_err(|e| at.malformed(e))? {
         let export = export.map_err(|e| at.malformed(e))?;
         budget.take(at, forwarded(&export.target()))?;
         let NameOrOrdinal::Name(name) = export.name() else { continue };
         budget.take(at, name.len())?;
-        let name = plain(container, name);
+        let name = plain(image.container, name);
         let version = match export.flags() {
             ExportFlags::Elf { version, .. } => version.map(text),
             // Only ELF has versions.
@@ -74,7 +91,20 @@ pub(super) fn linked(
         }
         image.defined.insert(Symbol { name, version });
     }
-    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, address) in constants {
+        if let Some(value) = constant(file, address) {
+            image.abi_constants.push((name, value));
+        }
+    }
+    Ok(())
+}
+
+/// Versions of what is used of each library.
+type Versions = BTreeMap<String, BTreeSet<String>>;
+
+/// What others have to bring.
+fn imports(at: &At<'_>, budget: &Budget, file: &File<'_>, image: &mut Builder) -> Result<Versions, Error> {
+    let mut versions = Versions::new();
     for import in file.imports().map_err(|e| at.malformed(e))? {
         let import = import.map_err(|e| at.malformed(e))?;
         let length = match import.name() {
@@ -92,9 +122,20 @@ pub(super) fn linked(
             versions.entry(text(import.library())).or_default().insert(version.clone());
         }
         if let NameOrOrdinal::Name(name) = import.name() {
-            image.undefined.insert(Symbol { name: plain(container, name), version });
+            image.undefined.insert(Symbol { name: plain(image.container, name), version });
         }
     }
+    Ok(versions)
+}
+
+/// The libraries that those are looked for in.
+fn needed(
+    at: &At<'_>,
+    budget: &Budget,
+    file: &File<'_>,
+    image: &mut Builder,
+    mut versions: Versions,
+) -> Result<(), Error> {
     for library in file.import_libraries().map_err(|e| at.malformed(e))? {
         let library = library.map_err(|e| at.malformed(e))?;
         budget.take(at, library.name().len())?;
@@ -104,21 +145,6 @@ pub(super) fn linked(
             used.push(compatibility_version.to_string());
         }
         image.needs(Needed { name, versions: used });
-    }
-    match file {
-        File::Elf32(elf) => elf_dynamic(at, budget, elf, image)?,
-        File::Elf64(elf) => elf_dynamic(at, budget, elf, image)?,
-        File::MachO32(macho) => macho_commands(at, macho, image)?,
-        File::MachO64(macho) => macho_commands(at, macho, image)?,
-        File::Pe32(pe) => pe_name(pe, image),
-        File::Pe64(pe) => pe_name(pe, image),
-        // The others are not linked.
-        _ => {}
-    }
-    for (name, address) in constants {
-        if let Some(value) = constant(file, address) {
-            image.abi_constants.push((name, value));
-        }
     }
     Ok(())
 }
