@@ -21,6 +21,9 @@ mod split;
 #[path = "../cuda/support/mod.rs"]
 mod support;
 mod tiles;
+#[path = "../vectors/mod.rs"]
+#[allow(dead_code, reason = "others use the rest")]
+mod vectors;
 mod verify;
 mod wgmma;
 mod wgmma_halves;

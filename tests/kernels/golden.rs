@@ -1,55 +1,15 @@
 //! Every golden vector of every format in this build, through every kernel this machine can run.
 
+use crate::vectors::{of, tensors};
 use gristmill::runtime::vocab::Op;
 use gristmill::{
     CpuProfile, Dequantizer, Error, Input, Matmul, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict,
     Shape, Threads, Workspace,
 };
-use serde_json::Value;
-use std::path::PathBuf;
-
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
-}
-
-fn manifest() -> Value {
-    serde_json::from_slice(&std::fs::read(folder().join("manifest.json")).expect("the manifest is there"))
-        .expect("the manifest is JSON")
-}
 
 /// Cases that are there at the least: with every family of formats, or with the first one alone.
 const fn at_least(all: usize, bitnet: usize) -> usize {
     if cfg!(all(feature = "ggml", feature = "iq", feature = "import")) { all } else { bitnet }
-}
-
-/// The bytes of an array of an entry, if it has it and its container is here.
-fn array(entry: &Value, key: &str) -> Option<Vec<u8>> {
-    let array = entry.get(key)?;
-    let file = std::fs::read(folder().join(array["file"].as_str()?)).ok()?;
-    let (offset, len) = (array["offset"].as_u64()? as usize, array["bytes"].as_u64()? as usize);
-    file.get(offset..offset + len).map(<[u8]>::to_vec)
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
-}
-
-/// Entries of a format with a given array, with (rows, k).
-fn entries<'m>(manifest: &'m Value, format: &str) -> Vec<(&'m Value, usize, usize)> {
-    let number = |e: &Value, key: &str| e.get(key).and_then(Value::as_u64).map(|n| n as usize);
-    manifest["entries"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter(|e| {
-            e["format"].as_str().is_some_and(|f| f.eq_ignore_ascii_case(format)) && e["case"] != "dot"
-        })
-        .filter_map(|e| {
-            let k = number(e, "row_len")?;
-            let n = number(e, "rows").or_else(|| number(e, "n_elements").map(|n| n / k))?;
-            Some((e, n, k))
-        })
-        .collect()
 }
 
 /// Names of the entries of `op` for a format that this machine can run.
@@ -69,14 +29,12 @@ fn only(kernel: &str) -> Restrict {
 
 #[test]
 fn dequantize_is_bit_exact_on_every_isa() {
-    let manifest = manifest();
     let (mut ran, mut cases) = (0, 0);
     for format in REGISTRY.formats {
-        for (entry, n, k) in entries(&manifest, format.name) {
-            let (Some(mut q), Some(y)) = (array(entry, "q"), array(entry, "y")) else { continue };
+        for (entry, n, k) in tensors(format.name) {
+            let (Some(mut q), Some(y)) = (entry.bytes("q"), entry.floats("y")) else { continue };
             // Random bytes with code 3, which has no meaning in this format.
             let refused = format.name == "i2_s" && entry["case"] == "random_codes";
-            let y = floats(&y);
             q.resize(format.tensor_bytes(n, k).expect("sizes fit"), 0);
             cases += 1;
             for kernel in kernels(Op::Dequantize, format.name) {
@@ -120,18 +78,16 @@ fn dequantize_is_bit_exact_on_every_isa() {
 
 #[test]
 fn quantize_is_byte_exact_on_every_isa() {
-    let manifest = manifest();
     let mut cases = 0;
     for format in REGISTRY.formats {
         if format.quantizers.is_empty() {
             continue;
         }
-        for (entry, n, k) in entries(&manifest, format.name) {
+        for (entry, n, k) in tensors(format.name) {
             // i2_s: bitnet.cpp's packer is the quantizer `sign`; the block formats' vectors have codes instead.
             let quantizer = (format.name == "i2_s").then_some("sign");
             let exact = entry["quantizer_bitexact"].as_bool().unwrap_or(false) || quantizer.is_some();
-            let (true, Some(x), Some(q)) = (exact, array(entry, "x"), array(entry, "q")) else { continue };
-            let x = floats(&x);
+            let (true, Some(x), Some(q)) = (exact, entry.floats("x"), entry.bytes("q")) else { continue };
             let finite = x.iter().all(|x| x.is_finite());
             cases += 1;
             for kernel in kernels(Op::Quantize, format.name) {
@@ -165,21 +121,19 @@ fn quantize_is_byte_exact_on_every_isa() {
 /// The two block formats of the requirements: codes and scales apart in the vectors, 12 bytes a block here.
 #[test]
 fn block_formats_follow_their_definitions() {
-    let manifest = manifest();
     let mut cases = 0;
     for (name, first) in [("i2s_absmax", -1i8), ("i2s_clamp", -2)] {
         let Some(format) = REGISTRY.formats.iter().find(|f| f.name == name) else { continue };
-        for (entry, _, _) in entries(&manifest, name) {
+        for (entry, _, _) in tensors(name) {
             // Ties of i2s_clamp go away from zero; the vectors hold both roundings.
             if entry["case"].as_str().is_some_and(|case| case.contains("even")) {
                 continue;
             }
             let (Some(x), Some(codes), Some(scales), Some(y)) =
-                (array(entry, "x"), array(entry, "codes"), array(entry, "scales"), array(entry, "y"))
+                (entry.floats("x"), entry.bytes("codes"), entry.floats("scales"), entry.floats("y"))
             else {
                 continue;
             };
-            let (x, scales, y) = (floats(&x), floats(&scales), floats(&y));
             let mut expected = Vec::new();
             for (codes, scale) in codes.chunks(32).zip(&scales) {
                 for four in codes.chunks(4) {
@@ -217,10 +171,9 @@ fn block_formats_follow_their_definitions() {
 /// BitNet b1.58's own arithmetic: absmean scale, ties to even (the default quantizer of i2_s).
 #[test]
 fn absmean_is_the_paper_s() {
-    let manifest = manifest();
-    let (entry, _, _) = entries(&manifest, "B158_WEIGHT").first().copied().expect("the vector is there");
-    let (x, y) = (array(entry, "x").expect("x"), array(entry, "y").expect("y"));
-    let (x, y) = (floats(&x), floats(&y));
+    let all = of("B158_WEIGHT");
+    let entry = all.first().expect("the vector is there");
+    let (x, y) = (entry.floats("x").expect("x"), entry.floats("y").expect("y"));
     let format = REGISTRY.formats.iter().find(|f| f.name == "i2_s").expect("i2_s is in this build");
     let k = 128;
     let n = x.len() / k;
@@ -274,28 +227,23 @@ fn products(format: &str, n: usize, k: usize, weights: &[u8], x: &[f32]) -> Vec<
 /// One row of 512 of each ggml type against the exact value of ggml's dot formula.
 #[test]
 fn dots_agree_with_the_exact_formula() {
-    let manifest = manifest();
-    let all = manifest["entries"].as_array().expect("a list");
-    let activations = all.iter().find(|e| e["format"] == "(activations)").expect("activations");
-    let x = floats(&array(activations, "act_f32").expect("act_f32"));
+    let activations = of("(activations)");
+    let x = activations.iter().find_map(|vector| vector.floats("act_f32")).expect("activations");
     let mut cases = 0;
-    for entry in all.iter().filter(|e| e["case"] == "dot" && e["format"] != "(activations)") {
-        let name = entry["format"].as_str().expect("a name").to_lowercase();
-        if !REGISTRY.formats.iter().any(|f| f.name == name) {
-            continue;
+    for format in REGISTRY.formats {
+        let (name, ours) = (format.name, REGISTRY.activations[format.activations].name);
+        for entry in of(name).into_iter().filter(|entry| entry["case"] == "dot") {
+            let partner = entry["activation"].as_str().expect("a partner").to_lowercase();
+            let found = products(name, 1, 512, &entry.bytes("q").expect("q"), &x)[0];
+            let expected = entry["dot_exact_f64"].as_f64().expect("a number");
+            // ggml's q8_1 is q8_0 with the sum kept in f16; ours keeps it exactly, hence the wider bound.
+            let bound = if partner == ours { 5e-6 } else { 2e-3 };
+            assert!(
+                (f64::from(found) - expected).abs() <= bound * expected.abs().max(0.2),
+                "{name} with {ours} ({partner} in the vector): {found}, expected {expected}"
+            );
+            cases += 1;
         }
-        let partner = entry["activation"].as_str().expect("a partner").to_lowercase();
-        let ours = REGISTRY.formats.iter().find(|f| f.name == name).expect("found");
-        let ours = REGISTRY.activations[ours.activations].name;
-        let found = products(&name, 1, 512, &array(entry, "q").expect("q"), &x)[0];
-        let expected = entry["dot_exact_f64"].as_f64().expect("a number");
-        // ggml's q8_1 is q8_0 with the sum kept in f16; ours keeps it exactly, hence the wider bound.
-        let bound = if partner == ours { 5e-6 } else { 2e-3 };
-        assert!(
-            (f64::from(found) - expected).abs() <= bound * expected.abs().max(0.2),
-            "{name} with {ours} ({partner} in the vector): {found}, expected {expected}"
-        );
-        cases += 1;
     }
     assert!(cases >= at_least(5, 2), "only {cases} dots were found");
 }
@@ -303,11 +251,9 @@ fn dots_agree_with_the_exact_formula() {
 /// bitnet.cpp's whole product: its activation quantization, its integer dot, its three f32 operations.
 #[test]
 fn i2_s_products_are_bitnet_cpp_s_bits() {
-    let manifest = manifest();
     let mut cases = 0;
-    for (entry, n, k) in entries(&manifest, "i2_s") {
-        let (Some(q), Some(x), Some(out)) =
-            (array(entry, "q"), array(entry, "act_x"), array(entry, "out_v1"))
+    for (entry, n, k) in tensors("i2_s") {
+        let (Some(q), Some(x), Some(out)) = (entry.bytes("q"), entry.floats("act_x"), entry.floats("out_v1"))
         else {
             continue;
         };
@@ -315,7 +261,7 @@ fn i2_s_products_are_bitnet_cpp_s_bits() {
         if k % 128 != 0 {
             continue;
         }
-        assert_eq!(products("i2_s", n, k, &q, &floats(&x)), floats(&out), "case {}", entry["case"]);
+        assert_eq!(products("i2_s", n, k, &q, &x), out, "case {}", entry["case"]);
         cases += 1;
     }
     assert!(cases >= 1, "no i2_s product was found");

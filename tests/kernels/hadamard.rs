@@ -1,12 +1,11 @@
 //! The Hadamard transform of activations: golden vectors, the matrix of its definition, layers that apply it.
 
 use crate::random::Random;
+use crate::vectors::of;
 use gristmill::{
     Error, Hadamard, Input, Linear, LinearOptions, NonFinite, Output, QuantizedMatrix, Quantizer, REGISTRY,
     Request, Restrict, Threads, Workspace,
 };
-use serde_json::Value;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -34,24 +33,11 @@ fn signs(seed: u64, width: usize) -> Vec<i8> {
 
 #[test]
 fn golden_vectors() -> Outcome {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
-    let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json"))?)?;
-    let container = std::fs::read(folder.join("HADAMARD.bin"))?;
-    let number = |value: &Value| value.as_u64().map(|number| number as usize).ok_or("a number");
     let mut cases = 0;
-    for entry in manifest["entries"].as_array().ok_or("a list")? {
-        if entry["format"] != "HADAMARD" {
-            continue;
-        }
-        let bytes = |key: &str| -> Result<&[u8], &str> {
-            let array = &entry[key];
-            Ok(&container[number(&array["offset"])?..][..number(&array["bytes"])?])
-        };
-        let floats = |key: &str| -> Result<Vec<f32>, &str> {
-            Ok(bytes(key)?.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect())
-        };
-        let signs: Vec<i8> = bytes("signs")?.iter().map(|sign| *sign as i8).collect();
-        let (width, block) = (number(&entry["row_len"])?, number(&entry["block"])?);
+    for entry in of("HADAMARD") {
+        let floats = |key: &str| entry.floats(key).ok_or("an array");
+        let signs: Vec<i8> = entry.bytes("signs").ok_or("signs")?.iter().map(|sign| *sign as i8).collect();
+        let (width, block) = (entry.number("row_len"), entry.number("block"));
         let transform = Hadamard::new(width, block, Some(&signs))?;
         let (x, exact) = (floats("x")?, floats("y64")?);
         let mut row = x.clone();

@@ -1,32 +1,9 @@
 //! Layouts of other programs, by name only, against golden vectors: every kernel on every ISA of this machine.
 #![cfg(feature = "import")]
 
+use crate::vectors::{of, tensors};
 use gristmill::runtime::vocab::Op;
 use gristmill::{CpuProfile, Dequantizer, QuantizedMatrix, REGISTRY, Request, Restrict};
-use serde_json::Value;
-use std::path::PathBuf;
-
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
-}
-
-fn entries(format: &str) -> Vec<Value> {
-    let text = std::fs::read(folder().join("manifest.json")).expect("the manifest is there");
-    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
-    let all = manifest["entries"].as_array().expect("a list");
-    all.iter().filter(|e| e["format"] == format).cloned().collect()
-}
-
-fn array(entry: &Value, key: &str) -> Option<Vec<u8>> {
-    let part = entry.get(key)?;
-    let file = std::fs::read(folder().join(part["file"].as_str()?)).ok()?;
-    let (offset, len) = (part["offset"].as_u64()? as usize, part["bytes"].as_u64()? as usize);
-    file.get(offset..offset + len).map(<[u8]>::to_vec)
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
-}
 
 /// The values of `bytes` by every dequantize kernel, which must agree.
 fn decoded(name: &str, n: usize, k: usize, bytes: &[u8]) -> Vec<f32> {
@@ -56,15 +33,13 @@ fn decoded(name: &str, n: usize, k: usize, bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn i2_s_in_other_orders_is_the_same_tensor() {
     let mut cases = 0;
-    for entry in entries("I2_S") {
-        let number = |key: &str| entry[key].as_u64().expect("a number") as usize;
-        let (n, k) = (number("rows"), number("row_len"));
-        let Some(y) = array(&entry, "y").map(|y| floats(&y)) else { continue };
-        if let Some(bytes) = array(&entry, "q_arm64") {
+    for (entry, n, k) in tensors("I2_S") {
+        let Some(y) = entry.floats("y") else { continue };
+        if let Some(bytes) = entry.bytes("q_arm64") {
             assert_eq!(decoded("i2_s_neon64", n, k, &bytes), y, "case {}", entry["case"]);
             cases += 1;
         }
-        if let Some(bytes) = array(&entry, "q_seq") {
+        if let Some(bytes) = entry.bytes("q_seq") {
             // That packer has another rule for the scale, so signs and its own scale make the values.
             let scale = f32::from_le_bytes(bytes[n * k / 4..][..4].try_into().expect("four bytes"));
             let expected: Vec<f32> =
@@ -80,9 +55,9 @@ fn i2_s_in_other_orders_is_the_same_tensor() {
 #[test]
 fn bitnet_rs_blocks_keep_their_scale_behind_the_codes() {
     let mut cases = 0;
-    for entry in entries("BRS_I2S_BLOCK32") {
-        let (Some(bytes), Some(y)) = (array(&entry, "q_inline10"), array(&entry, "y")) else { continue };
-        let (y, k) = (floats(&y), bytes.len() / 10 * 32);
+    for entry in of("BRS_I2S_BLOCK32") {
+        let (Some(bytes), Some(y)) = (entry.bytes("q_inline10"), entry.floats("y")) else { continue };
+        let k = bytes.len() / 10 * 32;
         let found = decoded("bitnet_rs_block32", 1, k, &bytes);
         assert_eq!(found.len(), y.len());
         for (found, y) in found.iter().zip(&y) {
@@ -97,11 +72,10 @@ fn bitnet_rs_blocks_keep_their_scale_behind_the_codes() {
 
 #[test]
 fn qk256_has_no_zero_and_no_scale() {
-    let entries = entries("BRS_QK256");
+    let entries = of("BRS_QK256");
     assert!(!entries.is_empty());
     for entry in entries {
-        let bytes = array(&entry, "q").expect("q");
-        let y = floats(&array(&entry, "y").expect("y"));
+        let (bytes, y) = (entry.bytes("q").expect("q"), entry.floats("y").expect("y"));
         assert_eq!(decoded("bitnet_rs_qk256", 2, 256, &bytes), y);
     }
 }

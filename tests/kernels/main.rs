@@ -22,3 +22,6 @@ mod stored;
 mod tables;
 mod tl;
 mod trits;
+#[path = "../vectors/mod.rs"]
+#[allow(dead_code, reason = "others use the rest")]
+mod vectors;

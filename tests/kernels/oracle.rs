@@ -2,66 +2,27 @@
 //! something that nobody here wrote.
 #![cfg(feature = "cli")]
 
+use crate::vectors::tensors;
 use gristmill::REGISTRY;
 use gristmill::oracle::{Int8Row, Oracle, OracleError, Refused};
 use gristmill_spec::model::QuantizeRule;
-use serde_json::Value;
 use std::error::Error;
-use std::path::PathBuf;
 
 type Outcome = Result<(), Box<dyn Error>>;
-
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
-}
-
-fn manifest() -> Result<Value, Box<dyn Error>> {
-    Ok(serde_json::from_slice(&std::fs::read(folder().join("manifest.json"))?)?)
-}
-
-/// An array of an entry, if it has it.
-fn array(entry: &Value, key: &str) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
-    let Some(array) = entry.get(key) else { return Ok(None) };
-    let number = |key: &str| array[key].as_u64().and_then(|n| usize::try_from(n).ok());
-    let (Some(file), Some(offset), Some(len)) = (array["file"].as_str(), number("offset"), number("bytes"))
-    else {
-        return Ok(None);
-    };
-    let file = std::fs::read(folder().join(file))?;
-    Ok(file.get(offset..offset + len).map(<[u8]>::to_vec))
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-}
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Entries of a format: case, rows, elements of a row.
-fn entries<'m>(manifest: &'m Value, format: &str) -> Vec<(&'m Value, &'m str, usize, usize)> {
-    let number = |entry: &Value, key: &str| entry[key].as_u64().and_then(|n| usize::try_from(n).ok());
-    let one = |entry: &'m Value| {
-        let case = entry["case"].as_str()?;
-        let k = number(entry, "row_len")?;
-        let n = number(entry, "rows").or_else(|| number(entry, "n_elements").map(|n| n / k))?;
-        let same = entry["format"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(format));
-        (same && case != "dot").then_some((entry, case, n, k))
-    };
-    manifest["entries"].as_array().into_iter().flatten().filter_map(one).collect()
-}
-
 #[test]
 fn decoding_is_bit_exact() -> Outcome {
-    let manifest = manifest()?;
     let oracle = Oracle::new(&REGISTRY)?;
     let mut cases = 0;
     for info in REGISTRY.formats {
         let format = oracle.format(info.name)?;
-        for (entry, case, n, k) in entries(&manifest, info.name) {
-            let (Some(mut q), Some(y)) = (array(entry, "q")?, array(entry, "y")?) else { continue };
-            let y = floats(&y);
+        for (entry, n, k) in tensors(info.name) {
+            let case = &entry["case"];
+            let (Some(mut q), Some(y)) = (entry.bytes("q"), entry.floats("y")) else { continue };
             q.resize(info.tensor_bytes(n, k)?, 0);
             for row in 0..n {
                 let decoded = format.row(&q, n, k, row);
@@ -89,7 +50,6 @@ fn decoding_is_bit_exact() -> Outcome {
 
 #[test]
 fn quantizing_is_byte_exact() -> Outcome {
-    let manifest = manifest()?;
     let oracle = Oracle::new(&REGISTRY)?;
     let mut cases = 0;
     for info in REGISTRY.formats.iter().filter(|info| !info.quantizers.is_empty()) {
@@ -100,10 +60,10 @@ fn quantizing_is_byte_exact() -> Outcome {
         let quantizer = quantizer.ok_or("the quantizer is described")?;
         // Searches are held to the vectors themselves (tests/golden.rs), not to a second one.
         let QuantizeRule::Round(rule) = &quantizer.rule else { continue };
-        for (entry, case, n, k) in entries(&manifest, info.name) {
+        for (entry, n, k) in tensors(info.name) {
+            let case = &entry["case"];
             let exact = entry["quantizer_bitexact"].as_bool().unwrap_or(false) || info.name == "i2_s";
-            let (true, Some(x), Some(q)) = (exact, array(entry, "x")?, array(entry, "q")?) else { continue };
-            let x = floats(&x);
+            let (true, Some(x), Some(q)) = (exact, entry.floats("x"), entry.bytes("q")) else { continue };
             let made = format.quantize(rule, &x, n, k);
             match x.iter().position(|x| !x.is_finite()) {
                 Some(at) => assert_eq!(made, Err(Refused::NonFinite(at)), "{} {case}", info.name),
@@ -123,16 +83,15 @@ fn quantizing_is_byte_exact() -> Outcome {
 /// Q8_0 and Q8_K blocks are activation formats too: the same rules, taken apart into scales and values.
 #[test]
 fn activations_are_byte_exact() -> Outcome {
-    let manifest = manifest()?;
     let oracle = Oracle::new(&REGISTRY)?;
     let mut cases = 0;
     // Name, bytes of a block, bytes of its scale, elements.
     for (name, bytes, scale, elements) in [("q8_0", 34, 2, 32), ("q8_k", 292, 4, 256)] {
         let activations = oracle.activations(name)?;
-        for (entry, case, _, _) in entries(&manifest, name) {
-            let (Some(x), Some(q)) = (array(entry, "x")?, array(entry, "q")?) else { continue };
-            let row = Int8Row::quantize(activations, &floats(&x))
-                .map_err(|refused| format!("{case}: {refused:?}"))?;
+        for (entry, _, _) in tensors(name) {
+            let case = &entry["case"];
+            let (Some(x), Some(q)) = (entry.floats("x"), entry.bytes("q")) else { continue };
+            let row = Int8Row::quantize(activations, &x).map_err(|refused| format!("{case}: {refused:?}"))?;
             let blocks = q.chunks(bytes).zip(row.q.chunks(elements)).zip(&row.scales);
             for (index, ((block, q), kept)) in blocks.enumerate() {
                 let golden = match scale {

@@ -1,13 +1,12 @@
 //! Every matmul kernel that this machine can run against the scalar one, bit by bit: all token counts that a
 //! tile covers in another way, rows that don't fill a vector, activations at the ends of their range.
 
+use crate::vectors::{Vector, tensors};
 use gristmill::runtime::vocab::Op;
 use gristmill::{
     CpuProfile, Error, Fnv, Input, Matmul, QuantizedMatrix, REGISTRY, Request, Restrict, Shape, Threads,
     Workspace,
 };
-use serde_json::Value;
-use std::path::PathBuf;
 
 /// Token counts: each whole tile, its half and the rest, with decode kernels on one side, prefill on the other, and behind it those that
 /// decode codes once for many tokens.
@@ -15,26 +14,9 @@ const TOKENS: [usize; 10] = [1, 2, 3, 4, 6, 7, 8, 13, 37, 53];
 
 /// Weights of the golden vectors: (case, rows, k, bytes).
 fn weights(format: &str) -> Vec<(String, usize, usize, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
-    let text = std::fs::read(folder.join("manifest.json")).expect("the manifest is there");
-    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
-    let number = |e: &Value, key: &str| e.get(key).and_then(Value::as_u64).map(|n| n as usize);
-    let mut found = Vec::new();
-    for entry in manifest["entries"].as_array().expect("a list") {
-        let same = entry["format"].as_str().is_some_and(|f| f.eq_ignore_ascii_case(format));
-        let (true, Some(k), Some(q)) =
-            (same && entry["case"] != "dot", number(entry, "row_len"), entry.get("q"))
-        else {
-            continue;
-        };
-        let Some(n) = number(entry, "rows").or_else(|| number(entry, "n_elements").map(|n| n / k)) else {
-            continue;
-        };
-        let Ok(file) = std::fs::read(folder.join(q["file"].as_str().expect("a name"))) else { continue };
-        let (at, len) = (number(q, "offset").expect("a number"), number(q, "bytes").expect("a number"));
-        found.push((entry["case"].to_string(), n, k, file[at..at + len].to_vec()));
-    }
-    found
+    let weights =
+        |(entry, n, k): (Vector, usize, usize)| Some((entry["case"].to_string(), n, k, entry.bytes("q")?));
+    tensors(format).into_iter().filter_map(weights).collect()
 }
 
 /// A sequence of numbers without order.

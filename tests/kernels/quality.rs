@@ -1,23 +1,13 @@
 //! What quantizing costs, beside ggml: the table of `docs/measuring.md`, made again from the golden vectors.
 #![cfg(all(feature = "bitnet", feature = "ggml", feature = "iq"))]
 
+use crate::vectors::of;
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
-use serde_json::Value;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// An array of a golden vector.
-fn floats(entry: &Value, key: &str) -> Result<Vec<f32>, Box<dyn Error>> {
-    let part = &entry[key];
-    let file = part["file"].as_str().ok_or("no file")?;
-    let file = std::fs::read(root().join("tests/data/vectors").join(file))?;
-    let number = |key: &str| part[key].as_u64().and_then(|n| usize::try_from(n).ok()).ok_or("no number");
-    let bytes = file.get(number("offset")?..).and_then(|rest| rest.get(..number("bytes").ok()?));
-    Ok(bytes.ok_or("outside the file")?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
 /// The sum of (x - y)^2 over the sum of x^2.
@@ -42,9 +32,6 @@ fn there_and_back(format: &str, x: &[f32]) -> Result<Vec<f32>, Box<dyn Error>> {
 
 /// The table: formats in the order of their names, with both errors of each case.
 fn table() -> Result<String, Box<dyn Error>> {
-    let manifest = std::fs::read(root().join("tests/data/vectors/manifest.json"))?;
-    let manifest: Value = serde_json::from_slice(&manifest)?;
-    let entries = manifest["entries"].as_array().ok_or("no entries")?;
     let mut lines = vec![
         "| format | bits | bell, ours | bell, ggml | outlier, ours | outlier, ggml |".to_owned(),
         "|---|---|---|---|---|---|".to_owned(),
@@ -56,14 +43,11 @@ fn table() -> Result<String, Box<dyn Error>> {
         ];
         for case in ["gauss", "outlier"] {
             // H00: quantized by ggml's compiled reference.
-            let Some(entry) = entries.iter().find(|entry| {
-                entry["format"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(format.name))
-                    && entry["case"] == case
-                    && entry["how"] == "H00"
-            }) else {
+            let mut entries = of(format.name).into_iter();
+            let Some(entry) = entries.find(|entry| entry["case"] == case && entry["how"] == "H00") else {
                 continue;
             };
-            let (x, theirs) = (floats(entry, "x")?, floats(entry, "y")?);
+            let (x, theirs) = (entry.floats("x").ok_or("no x")?, entry.floats("y").ok_or("no y")?);
             let ours = there_and_back(format.name, &x)?;
             cells.push(format!("{:.3e}", nmse(&x, &ours)));
             // Where bytes are the same, both are.

@@ -1,10 +1,9 @@
 //! Golden vectors of bitnet.cpp's layout of i2_s with four rows to a byte.
 #![cfg(feature = "import")]
 
+use crate::vectors::{Vector, tensors};
 use gristmill::runtime::import::Importer;
 use gristmill::{Dequantizer, Error, QuantizedMatrix, REGISTRY, Request};
-use serde_json::Value;
-use std::path::PathBuf;
 
 struct Case {
     n: usize,
@@ -16,23 +15,11 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
-    let text = std::fs::read(folder.join("manifest.json")).expect("the manifest is there");
-    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
-    let number = |v: &Value| v.as_u64().expect("a number") as usize;
-    let array = |entry: &Value, key: &str| {
-        let part = &entry[key];
-        let file = std::fs::read(folder.join(part["file"].as_str().expect("a name"))).expect("is there");
-        file[number(&part["offset"])..][..number(&part["bytes"])].to_vec()
+    let case = |(entry, n, k): (Vector, usize, usize)| {
+        let (plain, y) = (entry.bytes("q").expect("q"), entry.floats("y").expect("y"));
+        Some(Case { n, k, interleaved: entry.bytes("q_rows4")?, plain, y })
     };
-    let entries = manifest["entries"].as_array().expect("a list").iter();
-    let all = entries.filter(|entry| entry["format"] == "I2_S" && entry.get("q_rows4").is_some());
-    all.map(|entry| {
-        let y = array(entry, "y").as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        let (n, k) = (number(&entry["rows"]), number(&entry["row_len"]));
-        Case { n, k, interleaved: array(entry, "q_rows4"), plain: array(entry, "q"), y }
-    })
-    .collect()
+    tensors("I2_S").into_iter().filter_map(case).collect()
 }
 
 #[test]

@@ -3,23 +3,6 @@
 
 use gristmill::runtime::vocab::Op;
 use gristmill::{CpuProfile, Dequantizer, Error, QuantizedMatrix, Quantizer, REGISTRY, Request, Restrict};
-#[cfg(feature = "iq")]
-use serde_json::Value;
-#[cfg(feature = "iq")]
-use std::path::PathBuf;
-
-#[cfg(feature = "iq")]
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors")
-}
-
-#[cfg(feature = "iq")]
-fn floats(entry: &Value, key: &str) -> Option<Vec<f32>> {
-    let part = entry.get(key)?;
-    let file = std::fs::read(folder().join(part["file"].as_str()?)).ok()?;
-    let (offset, len) = (part["offset"].as_u64()? as usize, part["bytes"].as_u64()? as usize);
-    Some(file.get(offset..offset + len)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
-}
 
 /// One row of `x` in `format`, by every kernel, which must agree (in what they refuse, too).
 fn quantized(format: &str, x: &[f32]) -> Result<Vec<u8>, Error> {
@@ -82,8 +65,6 @@ fn weighted(x: &[f32], y: &[f32]) -> f64 {
 #[test]
 #[cfg(feature = "iq")]
 fn codebook_encoders_are_as_good_as_the_reference() {
-    let text = std::fs::read(folder().join("manifest.json")).expect("the manifest is there");
-    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
     let mut cases = 0;
     // The reference weighs IQ3_XXS otherwise, and has up to a tenth less by this measure in two of the cases.
     let formats = [
@@ -96,9 +77,8 @@ fn codebook_encoders_are_as_good_as_the_reference() {
         ("iq3_xxs", 1.1),
     ];
     for (format, bound) in formats {
-        for entry in manifest["entries"].as_array().expect("a list") {
-            let named = entry["format"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(format));
-            let (true, Some(x), Some(y)) = (named, floats(entry, "x"), floats(entry, "y")) else { continue };
+        for entry in crate::vectors::of(format) {
+            let (Some(x), Some(y)) = (entry.floats("x"), entry.floats("y")) else { continue };
             let bytes = quantized(format, &x).expect("finite values in range");
             let ours = decoded(format, &bytes, x.len());
             println!(

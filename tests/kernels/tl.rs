@@ -1,10 +1,9 @@
 //! TL1 and TL2 tensors of bitnet.cpp's converters, exactly, and into formats of ours.
 
+use crate::vectors::of;
 use gristmill::runtime::import::{ImportError, Ternary, Tiles, tl1, tl2};
 #[cfg(feature = "bitnet")]
 use gristmill::{Dequantizer, QuantizedMatrix, Quantizer, REGISTRY, Request};
-use serde_json::Value;
-use std::path::PathBuf;
 
 struct Case {
     name: String,
@@ -23,27 +22,16 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
-    let text = std::fs::read(folder.join("manifest.json")).expect("the manifest is there");
-    let manifest: Value = serde_json::from_slice(&text).expect("the manifest is JSON");
-    let number = |entry: &Value, key: &str| entry[key].as_u64().expect("a number") as usize;
-    let array = |entry: &Value, key: &str| {
-        let file =
-            std::fs::read(folder.join(entry[key]["file"].as_str().expect("a name"))).expect("a container");
-        file[number(&entry[key], "offset")..][..number(&entry[key], "bytes")].to_vec()
-    };
-    let entries = manifest["entries"].as_array().expect("a list");
-    let cases: Vec<Case> = entries
-        .iter()
-        .filter(|e| e["format"] == "TL1" || e["format"] == "TL2")
+    let all = ["TL1", "TL2"].into_iter().flat_map(of);
+    let cases: Vec<Case> = all
         .map(|e| Case {
             name: format!("{} {}", e["format"], e["case"]),
             tl2: e["format"] == "TL2",
-            n: number(e, "rows"),
-            k: number(e, "row_len"),
-            tiles: Tiles { bm: number(e, "BM"), bk: number(e, "BK"), bmm: number(e, "bm") },
-            q: array(e, "q"),
-            y: array(e, "y").as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            n: e.number("rows"),
+            k: e.number("row_len"),
+            tiles: Tiles { bm: e.number("BM"), bk: e.number("BK"), bmm: e.number("bm") },
+            q: e.bytes("q").expect("q"),
+            y: e.floats("y").expect("y"),
         })
         .collect();
     assert_eq!(cases.len(), 6);

@@ -1,6 +1,7 @@
 //! TL1 and TL2 tensors of GGUF files, read as ternary formats.
 #![cfg(feature = "bitnet")]
 
+use crate::vectors::{Vector, of};
 use gristmill::gguf::{GgufWriter, LayerOptions, Model, ModelError, TensorType, TypeNumbers, Value};
 use gristmill::import::{ImportError, TileSizes, Tiled, Tiles};
 use gristmill::{Dequantizer, Executor, Experts, LinearOptions, QuantizedMatrix, REGISTRY, Request, Threads};
@@ -20,34 +21,19 @@ struct Case {
     weights: Vec<f32>,
 }
 
-fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors");
-    let manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json"))?)?;
-    let mut cases = Vec::new();
-    for entry in manifest["entries"].as_array().ok_or("a list")? {
-        let number = match entry["format"].as_str() {
-            Some("TL1") => 38,
-            Some("TL2") => 39,
-            _ => continue,
-        };
-        let count = |value: &serde_json::Value| value.as_u64().map(|count| count as usize).ok_or("a number");
-        let array = |key: &str| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-            let array = &entry[key];
-            let container = std::fs::read(folder.join(array["file"].as_str().ok_or("a name")?))?;
-            Ok(container[count(&array["offset"])?..][..count(&array["bytes"])?].to_vec())
-        };
-        let weights = array("y")?.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
-        cases.push(Case {
-            number,
-            n: count(&entry["rows"])?,
-            k: count(&entry["row_len"])?,
-            tiles: Tiles { bm: count(&entry["BM"])?, bk: count(&entry["BK"])?, bmm: count(&entry["bm"])? },
-            data: array("q")?,
-            weights,
-        });
-    }
+fn cases() -> Vec<Case> {
+    let of = |(format, number)| of(format).into_iter().map(move |entry| (entry, number));
+    let case = |(entry, number): (Vector, u32)| Case {
+        number,
+        n: entry.number("rows"),
+        k: entry.number("row_len"),
+        tiles: Tiles { bm: entry.number("BM"), bk: entry.number("BK"), bmm: entry.number("bm") },
+        data: entry.bytes("q").expect("q"),
+        weights: entry.floats("y").expect("y"),
+    };
+    let cases: Vec<Case> = [("TL1", 38), ("TL2", 39)].into_iter().flat_map(of).map(case).collect();
     assert_eq!(cases.len(), 6);
-    Ok(cases)
+    cases
 }
 
 /// A file of one tensor, as bitnet.cpp numbers types.
@@ -83,7 +69,7 @@ fn tensors_are_read_as_ternary_formats_exactly() -> Outcome {
     let path = folder.path().join("m.gguf");
     let threads = Threads::single();
     let mut read = Vec::new();
-    for case in cases()? {
+    for case in cases() {
         let Case { n, k, tiles, .. } = case;
         // As it is, and with a scale far below the threshold of a quantizer.
         let scale_at = case.data.len() - 32;
@@ -181,7 +167,7 @@ fn experts_share_one_conversion() -> Outcome {
 fn tile_sizes_come_from_the_caller() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("m.gguf");
-    let case = cases()?.into_iter().find(|case| case.k == 128).ok_or("one of them")?;
+    let case = cases().into_iter().find(|case| case.k == 128).ok_or("one of them")?;
     write(&path, &case, &case.data)?;
     let Case { n, k, tiles: Tiles { bm, bk, bmm }, .. } = case;
     let config = format!("[Kernels_0]\nm = {n}\nk = {k}\nbm = {bm}\nbk = {bk}\nbmm = {bmm}\n");
