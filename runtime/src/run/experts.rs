@@ -394,9 +394,6 @@ impl Experts {
         threads: &Threads,
         at: &mut Option<&'static Entry>,
     ) -> Result<(), Error> {
-        if let Some(note) = &self.moved {
-            fell_back(note);
-        }
         #[cfg(feature = "cuda")]
         if self.device.is_some() {
             return self.forward_from_memory(input, routes, weights, y, workspace);
@@ -472,6 +469,9 @@ impl Experts {
         self.products(&x, &groups, together, products, threads, at)?;
         if !in_order {
             scatter::scatter(&outputs[..pairs * n], n, &groups, routes, weights, y, threads);
+        }
+        if let Some(note) = &self.moved {
+            fell_back(note);
         }
         Ok(())
     }

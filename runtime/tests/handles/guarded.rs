@@ -10,8 +10,8 @@ use gristmill_runtime::registry::{
 use gristmill_runtime::vocab::{DType, DeviceKind, Isa, Op, PrologueStep};
 use gristmill_runtime::{
     Device, Error, ExpertInput, Experts, GuardOptions, GuardedBatch, GuardedExperts, GuardedLinear, Hadamard,
-    Input, LinearOptions, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine, Recording,
-    Recovery, RecoveryStep, Restrict, Routes, Rows, Shape, Threads, Workspace,
+    Input, LinearOptions, Policy, Prologue, PrologueInput, QuantizedBuf, QuantizedMatrix, Quarantine,
+    Recording, Recovery, RecoveryStep, Restrict, Routes, Rows, Shape, Threads, Workspace,
 };
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
@@ -596,6 +596,44 @@ fn batches_are_guarded() -> Result<(), Error> {
         assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{refused:?}");
         GuardedBatch::new().run(&case.threads)?;
         assert_eq!(case.run()?, case.good);
+    }
+    Ok(())
+}
+
+/// Layers that were moved to the processor: what the products of a batch count is what ran, also where they run again by themselves.
+#[test]
+fn runs_of_a_batch_count_once_as_fallbacks() -> Result<(), Error> {
+    let (policy, device) = (Policy::Cpu, Device::cuda(0));
+    for (mode, left) in [(GOOD, false), (GOOD, true), (PANICS, false)] {
+        let _turn = Turn::take();
+        let threads = Threads::single();
+        let quarantines = [Quarantine::new(), Quarantine::new()];
+        let recording = Recording::new(&REGISTRY);
+        let mut layers = Vec::new();
+        for quarantine in &quarantines {
+            let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
+            let guard = GuardOptions { quarantine: quarantine.clone(), ..GuardOptions::default() };
+            let options = LinearOptions { policy, device, ..LinearOptions::default() };
+            let layer = GuardedLinear::new(&REGISTRY, weights, &options, guard, &threads)?;
+            layer.record(Some(&recording))?;
+            layers.push(layer);
+        }
+        let mut workspace = Workspace::of_size(layers[0].workspace_size(M, &threads)?)?;
+        let x = noise(M * K, 3);
+        let quantized = layers[0].quantize(Input::F32(&x), M, &mut workspace, &threads)?;
+        if left {
+            // The first product is in the batch when the second is found not to be ready.
+            quarantines[1].add(AVX2, "seen elsewhere");
+        }
+        PRODUCT.store(mode, Ordering::Relaxed);
+        let mut outputs = [vec![f32::NAN; M * N], vec![f32::NAN; M * N]];
+        let mut batch = GuardedBatch::new();
+        for (layer, y) in layers.iter().zip(&mut outputs) {
+            batch.push(layer, &quantized, None, y);
+        }
+        batch.run(&threads)?;
+        let counted: u64 = recording.receipt().fallbacks().iter().map(|fallback| fallback.runs()).sum();
+        assert_eq!(counted, 2, "mode {mode}, a kernel in quarantine: {left}");
     }
     Ok(())
 }

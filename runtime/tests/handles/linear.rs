@@ -7,8 +7,8 @@ use gristmill_runtime::half::f16;
 use gristmill_runtime::registry::{Code, Entry, EntryFacts, KernelId, Registry, RegistryFacts};
 use gristmill_runtime::vocab::{DType, DeviceKind, Op};
 use gristmill_runtime::{
-    Device, Error, Input, Linear, LinearOptions, Policy, QuantizedMatrix, Recording, Request, Restrict,
-    Shape, Threads, Workspace,
+    Batch, Device, Error, Input, Linear, LinearOptions, Output, Policy, QuantizedMatrix, Recording, Request,
+    Restrict, Shape, Threads, Workspace,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -208,6 +208,49 @@ fn the_cpu_policy_moves_the_layer_and_says_so() -> Result<(), Error> {
         json.contains("\"policy\":\"cpu\",\"op\":\"matmul\",\"format\":\"tail2\",\"device\":\"cuda:0\""),
         "{json}"
     );
+    Ok(())
+}
+
+#[test]
+fn what_did_not_run_is_no_fallback() -> Result<(), Error> {
+    let (n, k) = (8, 16);
+    let bytes = tail2(n, k);
+    let matrix = QuantizedMatrix::new(&FORMATS[TAIL2], n, k, &bytes)?;
+    let threads = Threads::single();
+    let mut layer = Linear::new(&REGISTRY, &matrix, &options(CUDA, Policy::Cpu), &threads)?;
+    let recording = Recording::new(&REGISTRY);
+    layer.record(Some(&recording))?;
+    let counted = || recording.receipt().fallbacks().iter().map(|fallback| fallback.runs()).sum::<u64>();
+    let (x, mut y) = (noise(k, 3), vec![0.0; n]);
+    let (mut workspace, mut own) = (layer.workspace(1, &threads)?, layer.workspace(1, &threads)?);
+    let shared = layer.quantize(Input::F32(&x), 1, &mut workspace, &threads)?;
+    // Refused, by each way to the kernel.
+    layer.forward(Input::F32(&x), 1, None, &mut y[1..], &mut own, &threads).expect_err("a short output");
+    layer.forward_quantized(&shared, None, &mut y[1..], &threads).expect_err("a short output");
+    layer.forward(Input::F32(&[f32::NAN; 16]), 1, None, &mut y, &mut own, &threads).expect_err("no number");
+    // Nothing to compute.
+    layer.forward(Input::F32(&[]), 0, None, &mut [], &mut own, &threads)?;
+    let mut batch = Batch::new();
+    batch.push(layer.product_of(&shared), Output::F32(&mut y))?;
+    drop(batch);
+    assert_eq!(counted(), 0);
+    let mut batch = Batch::new();
+    batch.push(layer.product_of(&shared), Output::F32(&mut y))?;
+    batch.run(&threads);
+    assert_eq!(counted(), 1);
+    layer.forward_quantized(&shared, None, &mut y, &threads)?;
+    layer.forward(Input::F32(&x), 1, None, &mut y, &mut own, &threads)?;
+    assert_eq!(counted(), 3);
+    // Nor is an input of a plain product of f32 that is not finite.
+    let (bytes, _) = header4(n, k)?;
+    let matrix = QuantizedMatrix::new(&FORMATS[HEADER4], n, k, &bytes)?;
+    let mut plain = Linear::new(&REGISTRY, &matrix, &options(Device::CPU, Policy::Dequantize), &threads)?;
+    let recording = Recording::new(&REGISTRY);
+    plain.record(Some(&recording))?;
+    let mut workspace = plain.workspace(1, &threads)?;
+    let refused = plain.forward(Input::F32(&[f32::NAN; 16]), 1, None, &mut y, &mut workspace, &threads);
+    assert!(matches!(refused, Err(Error::NonFinite { .. })), "{refused:?}");
+    assert!(recording.receipt().fallbacks().is_empty());
     Ok(())
 }
 

@@ -99,6 +99,12 @@ fn experts_leave_a_device_that_is_gone_with_the_layers_on_it() {
         let moved = [(RecoveryStep::Reopened, 1, false), (RecoveryStep::MovedToProcessor, 2, true)];
         assert_eq!(steps(&recording.receipt()), moved);
         assert_eq!((experts.device(), fallbacks(&recording.receipt())), (Some(Device::CPU), 1));
+        // A call that is refused runs nowhere.
+        let (x, routes) = (values(4 * k(), 5), Routes::each(4, 2, &LISTS).expect("lists"));
+        let input = ExpertInput::Tokens(Input::F32(&x));
+        let refused = experts.forward(input, &routes, None, &mut [0.0], &mut workspace, &Threads::single());
+        assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{refused:?}");
+        assert_eq!(fallbacks(&recording.receipt()), 1);
         lose::never(0);
         // The layer let go of it too, so that it can be opened.
         assert!(mixed(&experts, &mut workspace).expect("runs") == right);

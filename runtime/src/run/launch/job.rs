@@ -6,7 +6,9 @@ use super::product::{MatmulCode, Shared};
 use crate::abi::MatmulArgs;
 use crate::activations::{Activations, RowLayout};
 use crate::error::Error;
+use crate::observe::fell_back;
 use crate::parallel::division::{granule_rows, split_range};
+use crate::receipt::FallbackNote;
 use crate::registry::Entry;
 use crate::request::Shape;
 use crate::run::product::{Columns, Destination};
@@ -76,6 +78,8 @@ pub(crate) struct ProductJob<'p> {
     store: Stored,
     /// Bytes that are read and written.
     pub(super) bytes: [usize; 2],
+    /// What it counts as besides, where it is something else than its layer was asked for.
+    fallback: Option<&'p FallbackNote>,
 }
 
 /// How results get to `y`.
@@ -115,7 +119,23 @@ impl<'p> ProductJob<'p> {
                 Stored::Tiled { rows, tokens }
             }
         };
-        Ok(ProductJob { launcher, weights, x, columns, rows, base, panel, store, bytes: [read, written] })
+        Ok(ProductJob {
+            launcher,
+            weights,
+            x,
+            columns,
+            rows,
+            base,
+            panel,
+            store,
+            bytes: [read, written],
+            fallback: None,
+        })
+    }
+
+    /// The same, whose run counts as a fallback too.
+    pub(crate) fn noting(self, fallback: Option<&'p FallbackNote>) -> ProductJob<'p> {
+        ProductJob { fallback, ..self }
     }
 
     /// The kernel.
@@ -142,6 +162,9 @@ impl<'p> ProductJob<'p> {
     /// Counts it as a launch that was not timed: for those that go out with others.
     pub(super) fn count(&self) {
         self.launcher.ran_with_others(self.shape(), self.bytes);
+        if let Some(note) = self.fallback {
+            fell_back(note);
+        }
     }
 
     /// Computes some of the rows, which count from the first that is computed.

@@ -353,14 +353,15 @@ impl Linear {
         let Source { input, m, .. } = *source;
         let shape = Shape { m, n, k };
         if let Some((choice, turn)) = self.turn(shape, store) {
-            self.note_fallback(&choice.matmul);
             choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
             turn.end();
+            self.count_fallback(&choice.matmul, m);
             return Ok(());
         }
         if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
-            self.note_fallback(matmul);
-            return matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads);
+            matmul.run_stored(&self.packed[*packed], source, store, y, workspace, threads)?;
+            self.count_fallback(matmul, m);
+            return Ok(());
         }
         match &self.plain {
             Some((plain, note)) => {
@@ -373,8 +374,9 @@ impl Linear {
                     into.fill();
                     return Ok(());
                 }
+                plain.run(x, into, workspace, threads)?;
                 fell_back(note);
-                plain.run(x, into, workspace, threads)
+                Ok(())
             }
             // Nothing to compute needs no kernel.
             None if m == 0 && y.len() == 0 && input.len() == 0 => Ok(()),
@@ -399,8 +401,9 @@ impl Linear {
         let shape = Shape { m, n: self.n, k: self.k };
         match self.choice(shape, input.dtype()) {
             Some(Choice { matmul, packed }) => {
-                self.note_fallback(matmul);
-                matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)
+                matmul.run_on_device(&self.packed[*packed], input, m, bias, y, workspace)?;
+                self.count_fallback(matmul, m);
+                Ok(())
             }
             None => Err(refused(&self.prepared, shape)),
         }
@@ -422,11 +425,16 @@ impl Linear {
         Some(&self.choice(shape, input)?.matmul)
     }
 
-    /// Counts a run of something else than was asked for, where `matmul` is that.
-    fn note_fallback(&self, matmul: &Matmul) {
+    /// What a run of `matmul` counts as, where it is something else than was asked for.
+    fn fallback(&self, matmul: &Matmul) -> Option<&FallbackNote> {
         let multiplies_floats = || matmul.entry().precision() != Some(Precision::Int8);
         let floats = self.floats.as_ref().filter(|_| multiplies_floats()).map(|(_, note)| note);
-        if let Some(note) = self.moved.as_ref().or(floats) {
+        self.moved.as_ref().or(floats).map(|note| &**note)
+    }
+
+    /// Counts a run of `m` tokens that has ended well, where `matmul` is something else than was asked for.
+    fn count_fallback(&self, matmul: &Matmul, m: usize) {
+        if let Some(note) = self.fallback(matmul).filter(|_| m > 0) {
             fell_back(note);
         }
     }

@@ -86,9 +86,11 @@ impl Linear {
                 matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
                 turn.end();
             }
-            None => matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?,
+            None => {
+                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
+            }
         }
-        self.note_fallback(matmul);
+        self.count_fallback(matmul, x.m());
         Ok(())
     }
 
@@ -101,8 +103,8 @@ impl Linear {
     ) -> Result<Option<ProductJob<'p>>, Error> {
         let Choice { matmul, packed } = self.choice_for(x)?;
         let job = matmul.job(&self.packed[*packed], x, store, y)?;
-        self.note_fallback(matmul);
-        Ok(job)
+        // Counted when it has run, which may be never.
+        Ok(job.map(|job| job.noting(self.fallback(matmul))))
     }
 
     /// What multiplies quantized activations.
