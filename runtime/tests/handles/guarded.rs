@@ -76,6 +76,20 @@ unsafe fn bad_activations(
     Ok(())
 }
 
+thread_local! {
+    /// So many rows that this thread dequantizes next are refused.
+    static REFUSES_ROWS: Cell<u32> = const { Cell::new(0) };
+}
+
+unsafe fn bad_dequantize(src: *const u8, dst: *mut f32, count: usize, outer: f32) -> Result<(), Fault> {
+    if let Some(left) = REFUSES_ROWS.get().checked_sub(1) {
+        REFUSES_ROWS.set(left);
+        return Err(Fault::InvalidCode(0));
+    }
+    // SAFETY: by the ABI.
+    unsafe { dequantize_tail2(src, dst, count, outer) }
+}
+
 /// Adds the residual.
 unsafe fn prologue_row(args: &PrologueArgs) -> Result<(), Fault> {
     // SAFETY: by the ABI.
@@ -181,7 +195,7 @@ static ENTRIES: [Entry; 8] = unsafe {
             "dequantize.tail2.scalar",
             Op::Dequantize,
             TAIL2,
-            Code::Dequantize(dequantize_tail2),
+            Code::Dequantize(bad_dequantize),
         )),
         Entry::new(of_isa(
             Isa::Avx2,
@@ -635,6 +649,36 @@ fn runs_of_a_batch_count_once_as_fallbacks() -> Result<(), Error> {
         let counted: u64 = recording.receipt().fallbacks().iter().map(|fallback| fallback.runs()).sum();
         assert_eq!(counted, 2, "mode {mode}, a kernel in quarantine: {left}");
     }
+    Ok(())
+}
+
+/// The portable kernel refuses the row that is packed for it, which says nothing of the run that was to be compared.
+#[test]
+fn a_comparison_that_fails_costs_no_run() -> Result<(), Error> {
+    let mut case = Case::new(Restrict::default())?;
+    REFUSES_ROWS.set(1);
+    assert_eq!(case.run()?, case.good);
+    assert_eq!(REFUSES_ROWS.get(), 0, "it was to be compared");
+    REFUSES_ROWS.set(2);
+    assert_eq!(case.run_in_two_steps()?, case.good);
+    assert_eq!(case.steps(), []);
+    // In a batch the others are compared as before.
+    let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
+    let guard = GuardOptions { check_every: NonZeroU64::new(1), ..GuardOptions::default() };
+    let other = GuardedLinear::new(&REGISTRY, weights, &LinearOptions::default(), guard, &case.threads)?;
+    let (x, bias) = (noise(M * K, 3), noise(N, 4));
+    let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
+    let quantized = case.layer.quantize(Input::F32(&x), M, &mut workspace, &case.threads)?;
+    PRODUCT.store(WRONG, Ordering::Relaxed);
+    REFUSES_ROWS.set(1);
+    let (mut unseen, mut seen) = (vec![f32::NAN; M * N], vec![f32::NAN; M * N]);
+    let mut batch = GuardedBatch::new();
+    batch.push(&case.layer, &quantized, Some(&bias), &mut unseen);
+    batch.push(&other, &quantized, Some(&bias), &mut seen);
+    batch.run(&case.threads)?;
+    assert_eq!(seen, case.good);
+    assert_ne!(unseen, case.good);
+    assert_eq!(case.steps(), []);
     Ok(())
 }
 

@@ -162,13 +162,7 @@ impl<'a> GuardedBatch<'a> {
         for (product, run) in self.products.iter_mut().zip(runs) {
             let guard = &product.layer.0;
             let layer = state_of(product.layer).and_then(|state| state.layer.as_ref());
-            let seen = match (run.sample, layer) {
-                (Some(sample), Some(layer)) => {
-                    let (portable, work) = (guard.portable(), product.work());
-                    guard.kept.compare(&portable, layer, &work, &mut Workspace::new(), sample)?
-                }
-                _ => None,
-            };
+            let seen = layer.and_then(|layer| guard.seen(layer, &product.work(), &Workspace::new(), run));
             outcomes.push(match seen {
                 Some(seen) => again(product, Some(Failure::Kernel(seen))),
                 None => Outcome::Good,

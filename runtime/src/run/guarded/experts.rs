@@ -262,7 +262,7 @@ impl Kept for KeptExperts<'_> {
         portable: &Portable<'_>,
         layer: &Experts,
         work: &Work<'_>,
-        _: &mut Workspace,
+        _: &Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error> {
         let Work { input, routes, weights, y, .. } = work;

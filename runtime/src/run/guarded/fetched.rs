@@ -3,8 +3,6 @@
 use crate::activations::Input;
 use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::error::Error;
-use crate::linear::Linear;
-use crate::workspace::Workspace;
 use half::{bf16, f16};
 
 /// The operands of a run, and what it came to.
@@ -21,19 +19,12 @@ enum Values {
 }
 
 impl Fetched {
-    /// Waits for a run and copies its operands; `None` while a stream is captured, which neither may be done in.
+    /// Copies the operands of a run that was waited for.
     pub(super) fn from_device(
-        layer: &Linear,
         input: DeviceInput<'_>,
         bias: Option<&DeviceBuffer<f32>>,
         y: &DeviceBuffer<f32>,
-        workspace: &mut Workspace,
-    ) -> Result<Option<Fetched>, Error> {
-        let captures = |gpu: &crate::cuda::Gpu| gpu.is_capturing() || gpu.engine_captures().unwrap_or(true);
-        if layer.gpu().is_none_or(|gpu| captures(gpu)) {
-            return Ok(None);
-        }
-        workspace.finish()?;
+    ) -> Result<Fetched, Error> {
         let bits = |buffer: &DeviceBuffer<u16>| {
             let mut bits = vec![0; buffer.len()];
             buffer.read(&mut bits).map(|()| bits)
@@ -47,7 +38,7 @@ impl Fetched {
             DeviceInput::F16(x) => Values::F16(bits(x)?.into_iter().map(f16::from_bits).collect()),
             DeviceInput::Bf16(x) => Values::Bf16(bits(x)?.into_iter().map(bf16::from_bits).collect()),
         };
-        Ok(Some(Fetched { values, bias: bias.map(floats).transpose()?, y: floats(y)? }))
+        Ok(Fetched { values, bias: bias.map(floats).transpose()?, y: floats(y)? })
     }
 
     pub(super) fn input(&self) -> Input<'_> {

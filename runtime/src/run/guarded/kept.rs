@@ -128,13 +128,20 @@ pub(super) trait Kept: Debug {
         workspace: &mut Workspace,
     ) -> Option<&'static Entry>;
 
-    /// What is wrong with one output of a run, if it is. Which output it is follows from `sample`.
+    /// Waits for a run that is to be compared; `false` where it can't be. An error is one of the run.
+    fn wait(layer: &Self::Layer, work: &Self::Work<'_>, workspace: &mut Workspace) -> Result<bool, Error> {
+        let _ = (layer, work, workspace);
+        Ok(true)
+    }
+
+    /// What is wrong with one output of a run that was waited for, if it is. Which output it is follows from `sample`. An error is one of the
+    /// comparison alone.
     fn compare(
         &self,
         portable: &Portable<'_>,
         layer: &Self::Layer,
         work: &Self::Work<'_>,
-        workspace: &mut Workspace,
+        workspace: &Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error>;
 }

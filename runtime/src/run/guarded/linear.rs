@@ -381,12 +381,23 @@ impl Kept for KeptMatrix<'_> {
         ran.quantizer.filter(|_| catch_unwind(quantizes).is_err()).or(Some(ran.kernel))
     }
 
+    #[cfg(feature = "cuda")]
+    fn wait(layer: &Linear, work: &Work<'_>, workspace: &mut Workspace) -> Result<bool, Error> {
+        let Work::OnDevice { .. } = work else { return Ok(true) };
+        // Nothing is waited for while a stream is captured.
+        let captures = |gpu: &crate::cuda::Gpu| gpu.is_capturing() || gpu.engine_captures().unwrap_or(true);
+        if layer.gpu().is_none_or(|gpu| captures(gpu)) {
+            return Ok(false);
+        }
+        workspace.finish().map(|()| true)
+    }
+
     fn compare(
         &self,
         portable: &Portable<'_>,
         layer: &Linear,
         work: &Work<'_>,
-        workspace: &mut Workspace,
+        workspace: &Workspace,
         sample: u64,
     ) -> Result<Option<Seen>, Error> {
         let (n, k, m) = (self.weights.n(), self.weights.k(), work.m());
@@ -402,9 +413,7 @@ impl Kept for KeptMatrix<'_> {
             }
             #[cfg(feature = "cuda")]
             Work::OnDevice { input, bias, y, .. } => {
-                let Some(here) = Fetched::from_device(layer, *input, *bias, y, workspace)? else {
-                    return Ok(None);
-                };
+                let here = Fetched::from_device(*input, *bias, y)?;
                 let product = Product {
                     portable,
                     weights: self,

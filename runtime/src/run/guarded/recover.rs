@@ -381,11 +381,22 @@ impl<K: Kept> Guard<K, K::Layer> {
                 return Err(Failure::Kernel(Seen { kernel, panicked: true, why }));
             }
         }
-        let Some(sample) = run.sample else { return Ok(()) };
-        match self.kept.compare(&self.portable(), layer, work, workspace, sample)? {
-            None => Ok(()),
-            Some(seen) => Err(Failure::Kernel(seen)),
+        if run.sample.is_none() || !K::wait(layer, work, workspace)? {
+            return Ok(());
         }
+        self.seen(layer, work, workspace, run).map_or(Ok(()), |seen| Err(Failure::Kernel(seen)))
+    }
+
+    /// What is wrong with a run that has ended well, if it is to be compared. A comparison has an error for reasons of its own, such as no
+    /// memory for it: then the run counts as one that was not compared.
+    pub(super) fn seen(
+        &self,
+        layer: &K::Layer,
+        work: &K::Work<'_>,
+        workspace: &Workspace,
+        run: &Run<'_>,
+    ) -> Option<Seen> {
+        self.kept.compare(&self.portable(), layer, work, workspace, run.sample?).ok()?
     }
 
     /// Tells of parts of the tokens that followed one another in a run.
