@@ -1,7 +1,7 @@
 //! Layers: kernels by shape, policies, and what receipts say of them.
 
 use crate::toy::kernels::dequantize_header4;
-use crate::toy::{FORMATS, HEADER4, REGISTRY, TABLES, TAIL2, noise, tail2};
+use crate::toy::{FORMATS, HEADER4, REGISTRY, TABLES, TAIL2, TINY8, noise, tail2, tiny8};
 use gristmill_runtime::abi::Fault;
 use gristmill_runtime::half::f16;
 use gristmill_runtime::registry::{Code, Entry, EntryFacts, KernelId, Registry, RegistryFacts};
@@ -66,6 +66,25 @@ fn a_warm_layer_needs_nothing_more() -> Result<(), Error> {
     assert_eq!(y, forward(&layer, &x, 3, &threads)?);
     let absurd = layer.warm_up(&[1, usize::MAX], &mut workspace, &threads);
     assert!(matches!(absurd, Err(Error::TooLarge { .. })), "{absurd:?}");
+    Ok(())
+}
+
+/// Also layers of activations that have scales for blocks of a token, and those without a kernel.
+#[test]
+fn layers_of_every_input_can_be_warmed_up() -> Result<(), Error> {
+    let (n, k, threads) = (8, 16, Threads::single());
+    let tensors = [(TAIL2, tail2(n, k)), (TINY8, tiny8(n, k)), (HEADER4, header4(n, k)?.0)];
+    let inputs = [DType::F32, DType::F16, DType::Bf16, DType::I8];
+    for ((format, bytes), input) in tensors.iter().flat_map(|tensor| inputs.map(|input| (tensor, input))) {
+        if *format == TINY8 && !matches!(input, DType::F32 | DType::I8) {
+            continue;
+        }
+        let matrix = QuantizedMatrix::new(&FORMATS[*format], n, k, bytes)?;
+        let options = LinearOptions { input, ..options(Device::CPU, Policy::Dequantize) };
+        let mut workspace = Workspace::new();
+        Linear::new(&REGISTRY, &matrix, &options, &threads)?.warm_up(&[1, 5], &mut workspace, &threads)?;
+        assert!(workspace.bytes() > 0, "{format}, {input:?}");
+    }
     Ok(())
 }
 
