@@ -3,6 +3,7 @@
 #[path = "../toy/mod.rs"]
 mod toy;
 
+mod adaptive;
 mod batch;
 mod decide;
 mod embed;

@@ -32,6 +32,11 @@ impl<'a> Source<'a> {
         Source { input, m, stride: None, non_finite: NonFinite::Refuse }
     }
 
+    /// Whether it is what [`dense`](Source::dense) makes.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.stride.is_none() && self.non_finite == NonFinite::Refuse
+    }
+
     /// Rows of `k` values; int8 rows have `blocks` scales each. With a stride the last row need not be padded.
     pub(crate) fn rows(&self, k: usize, blocks: usize) -> Result<InputRows<'a>, Error> {
         let Source { input, m, stride, non_finite } = *self;

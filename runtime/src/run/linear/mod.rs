@@ -352,10 +352,12 @@ impl Linear {
         let (n, k) = (self.n, self.k);
         let Source { input, m, .. } = *source;
         let shape = Shape { m, n, k };
-        if let Some((choice, turn)) = self.turn(shape, store) {
-            choice.matmul.run_stored(&self.packed[choice.packed], source, store, y, workspace, threads)?;
-            turn.end();
-            self.count_fallback(&choice.matmul, m);
+        if source.is_plain()
+            && let Some((Choice { matmul, packed }, turn)) = self.turn(shape, store, &y)
+        {
+            let x = matmul.quantize(input, m, k, workspace, threads)?;
+            turn.time(|| matmul.run_quantized_stored(&self.packed[*packed], &x, store, y, threads))?;
+            self.count_fallback(matmul, m);
             return Ok(());
         }
         if let Some(Choice { matmul, packed }) = self.choice(shape, input.dtype()) {
@@ -452,11 +454,12 @@ impl Linear {
         self.trials.get(ShapeClass::of(shape).of_tokens())?.as_ref()
     }
 
-    /// The kernel whose turn it is, while the kernels for a shape take turns. Products of some rows are not compared with those of all.
+    /// The kernel whose turn it is, while the kernels for a shape take turns. Products that are stored otherwise, or of some rows, are not
+    /// compared with others.
     #[inline]
-    fn turn(&self, shape: Shape, store: &Store<'_>) -> Option<(&Choice, Turn<'_>)> {
+    fn turn(&self, shape: Shape, store: &Store<'_>, y: &Output<'_>) -> Option<(&Choice, Turn<'_>)> {
         let trial = self.trial(shape)?;
-        if trial.fixed().is_some() || store.rows.is_some() {
+        if trial.fixed().is_some() || !store.is_plain() || y.dtype() != DType::F32 {
             return None;
         }
         let takes = |place: usize| self.choices.get(place).is_some_and(|choice| choice.takes(shape));

@@ -65,7 +65,8 @@ pub struct LinearOptions {
     pub tuning: Option<Arc<Tuning>>,
     /// Lets kernels that read the packing of the layer's weights take turns on its first calls, and the fastest stay: on the processor, by
     /// calls of [`Linear::forward`](crate::Linear::forward), [`Linear::product`](crate::Linear::product) and
-    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized); others take what was found. `None`, the default: kernels are those of
+    /// [`Linear::forward_quantized`](crate::Linear::forward_quantized) that write f32 outputs of all rows one behind the other; others take
+    /// what was found. `None`, the default: kernels are those of
     /// decisions. A [`GuardedLinear`](crate::GuardedLinear) lets none take turns.
     pub adaptive: Option<Adaptive>,
     /// The opened GPU that it works on, where that is an engine's or one of several streams; `None`: the one of `device`. It must be of

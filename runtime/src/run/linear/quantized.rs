@@ -80,16 +80,14 @@ impl Linear {
         y: Output<'_>,
         threads: &Threads,
     ) -> Result<(), Error> {
-        let Choice { matmul, packed } = self.choice_for(x)?;
-        match self.turn(Shape { m: x.m(), n: self.n, k: self.k }, store) {
-            Some((Choice { matmul, packed }, turn)) => {
-                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-                turn.end();
-            }
-            None => {
-                matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads)?;
-            }
-        }
+        let chosen = self.choice_for(x)?;
+        let turn = self.turn(Shape { m: x.m(), n: self.n, k: self.k }, store, &y);
+        let Choice { matmul, packed } = turn.as_ref().map_or(chosen, |(choice, _)| choice);
+        let product = || matmul.run_quantized_stored(&self.packed[*packed], x, store, y, threads);
+        match turn {
+            Some((_, turn)) => turn.time(product),
+            None => product(),
+        }?;
         self.count_fallback(matmul, x.m());
         Ok(())
     }

@@ -20,6 +20,13 @@ pub(crate) struct Store<'a> {
     pub(crate) accumulate: bool,
 }
 
+impl Store<'_> {
+    /// Whether it is the default, but for a bias.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.stride.is_none() && self.rows.is_none() && !self.accumulate
+    }
+}
+
 /// The same with the memory, sizes checked.
 #[derive(Debug)]
 pub(crate) struct Destination<'y> {

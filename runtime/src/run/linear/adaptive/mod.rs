@@ -2,12 +2,13 @@
 //!
 //! Off unless [`LinearOptions::adaptive`](super::LinearOptions::adaptive) asks for it. In the first calls of a matrix and class of tokens the
 //! kernels that read the packing which weights are held in take turns, each seven times and once before to warm up; then the one
-//! with the least median stays. All have the same bits, so nobody sees it but in time. A call allocates and locks nothing: during the
+//! with the least median stays: of products alone, as some calls quantize their activations in front of them and others don't. All have the same bits, so nobody sees it but in time. A call allocates and locks nothing: during the
 //! trial it reads the clock twice and adds to two counters, afterwards it reads one number.
 
 mod times;
 
 use crate::decide::Prepared;
+use crate::error::Error;
 use crate::registry::{Entry, Registry};
 use crate::request::Shape;
 use crate::run::choice::Choice;
@@ -49,8 +50,8 @@ pub struct Adapted {
     pub of: usize,
     /// The kernel that stays; `None` while the trial goes on.
     pub chosen: Option<&'static str>,
-    /// The kernels, that of the decision first, each with its median microseconds for a token; `None` where too few of its runs were
-    /// timed, or it was given up after the first.
+    /// The kernels, that of the decision first, each with its median microseconds for a token, without the quantization of activations; `None`
+    /// where too few of its runs were timed, or it was given up after the first.
     pub kernels: Vec<(&'static str, Option<f64>)>,
 }
 
@@ -103,12 +104,11 @@ pub(super) struct LayerTrial {
     choices: Vec<usize>,
 }
 
-/// A turn that a call has. Who drops it without [`end`](Turn::end) has no time.
+/// A turn that a call has. Who drops it without [`time`](Turn::time) has no time.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     trial: &'t Trial,
     place: usize,
-    started: Instant,
     tokens: usize,
     timed: bool,
 }
@@ -251,7 +251,7 @@ impl LayerTrial {
         // The kernel of the decision runs in the place of one that is given up or takes other numbers of tokens, without a time.
         let timed = !trial.times.given_up(kernel) && fits(choice);
         let choice = if timed { choice } else { self.choices.first().copied()? };
-        let turn = Turn { trial, place, started: Instant::now(), tokens, timed: timed && tokens > 0 };
+        let turn = Turn { trial, place, tokens, timed: timed && tokens > 0 };
         fits(choice).then_some((choice, turn))
     }
 
@@ -261,12 +261,15 @@ impl LayerTrial {
 }
 
 impl Turn<'_> {
-    /// The call has ended well.
-    pub(super) fn end(self) {
-        let time = self.started.elapsed().as_nanos().saturating_mul(1000) / self.tokens.max(1) as u128;
+    /// Takes the time of `product`, in which alone kernels differ, if it ends well.
+    pub(super) fn time(self, product: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let started = Instant::now();
+        product()?;
+        let time = started.elapsed().as_nanos().saturating_mul(1000) / self.tokens.max(1) as u128;
         if self.timed {
             self.trial.times.keep(self.place, u64::try_from(time).unwrap_or(u64::MAX));
         }
+        Ok(())
     }
 }
 
