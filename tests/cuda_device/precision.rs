@@ -11,6 +11,7 @@ use gristmill::half::{bf16, f16};
 use gristmill::oracle::Oracle;
 use gristmill::registry::FormatInfo;
 use gristmill::vocab::Precision;
+use gristmill::workspace::WorkspaceSize;
 use gristmill::{
     CpuProfile, Dequantizer, Device, Error, Input, Linear, LinearOptions, Matmul, PackedMatrix, Policy,
     PrecisionMode, QuantizedMatrix, Quantizer, REGISTRY, Reason, Recording, Request, Restrict, Shape,
@@ -396,5 +397,8 @@ fn dequantizes(format: &'static FormatInfo) -> Result<(), Error> {
         &threads,
     )?;
     assert_eq!((layer.weight_bytes(), memory.plain_bytes), (memory.weight_bytes, 0));
+    // Nothing on the processor is read.
+    let of_kernels = layer.workspace_size(m, &threads)?;
+    assert_eq!([of_kernels, memory.workspace], [WorkspaceSize::default(); 2]);
     Ok(())
 }

@@ -7,6 +7,7 @@ use crate::operands::packed_size::{layout_of, packed_bytes};
 use crate::threads::Threads;
 use crate::weights::WeightLayout;
 use crate::workspace::WorkspaceSize;
+use gristmill_spec::vocab::DeviceKind;
 
 /// What the product of a [`Decision`] takes of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,7 +18,7 @@ pub struct ProductMemory {
     pub weight_bytes: usize,
     /// The same for each weight, in bits; 0 for no weights.
     pub bits_per_weight: f64,
-    /// What the workspace must hold for the tokens of the decision's shape.
+    /// What the workspace must hold for the tokens of the decision's shape; nothing for a kernel of a GPU.
     pub workspace: WorkspaceSize,
 }
 
@@ -61,7 +62,12 @@ impl Decision<'_> {
             packing: packing.map(|packing| packing.name),
             weight_bytes,
             bits_per_weight: if weights > 0.0 { 8.0 * weight_bytes as f64 / weights } else { 0.0 },
-            workspace: RowLayout::new(unit, shape.k, block)?.workspace(shape.m, threads.most_parts())?,
+            workspace: match entry.device {
+                DeviceKind::Cpu => {
+                    RowLayout::new(unit, shape.k, block)?.workspace(shape.m, threads.most_parts())?
+                }
+                DeviceKind::Cuda | DeviceKind::Rocm | DeviceKind::Metal => WorkspaceSize::default(),
+            },
         })
     }
 }

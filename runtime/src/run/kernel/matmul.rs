@@ -202,11 +202,15 @@ impl Matmul {
         self.left_out.clear();
     }
 
-    /// What a workspace must hold for `m` tokens of `k`, whatever their type.
+    /// What a workspace must hold for `m` tokens of `k`, whatever their type: nothing for a kernel of a GPU, which takes what it needs there
+    /// as it runs.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn workspace_size(&self, m: usize, k: usize, threads: &Threads) -> Result<WorkspaceSize, Error> {
+        if let On::Cuda(_) = &self.on {
+            return Ok(WorkspaceSize::default());
+        }
         RowLayout::new(self.layout.unit, k, self.activation_format.block)?.workspace(m, threads.most_parts())
     }
 

@@ -266,7 +266,7 @@ impl Linear {
         Ok(())
     }
 
-    /// What a workspace must hold for up to `m` tokens.
+    /// What a workspace must hold for up to `m` tokens: nothing where all of it runs on a GPU.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
