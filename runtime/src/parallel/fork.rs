@@ -32,32 +32,52 @@ impl Process {
 /// and nobody lets go.
 pub(crate) struct OfProcess<T> {
     shared: Mutex<T>,
-    /// One more than the forks in front of the process that locked it last.
-    holder: AtomicU64,
+    /// What the process that asked last knows: four times the forks in front of it, and [`ASKING`], [`FREE`] or [`GONE`].
+    known: AtomicU64,
 }
+
+/// The thread that came first in a process looks whether it is free.
+const ASKING: u64 = 1;
+/// It was, so that only threads of this process hold it.
+const FREE: u64 = 2;
+/// Who holds it is not in this process.
+const GONE: u64 = 3;
 
 impl<T> OfProcess<T> {
     pub(crate) const fn new(shared: T) -> OfProcess<T> {
-        OfProcess { shared: Mutex::new(shared), holder: AtomicU64::new(0) }
+        OfProcess { shared: Mutex::new(shared), known: AtomicU64::new(0) }
     }
 
     /// None in such a child, for as long as it lives, and where the system won't tell of forks. A panic while it was locked is no error: what is
     /// shared has to be whole whenever something can panic.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, T>> {
         let Process(forks) = Process::this().ok()?;
-        let locked = match self.shared.try_lock() {
-            Ok(locked) => locked,
-            Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
-            // Of this process, whose threads let go. In one that is nobody's child none can be gone, also before `holder` says so.
-            Err(TryLockError::WouldBlock)
-                if forks == 0 || self.holder.load(Ordering::Relaxed) == forks + 1 =>
-            {
-                self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        let [asking, free, gone] = [ASKING, FREE, GONE].map(|known| 4 * forks + known);
+        loop {
+            let known = self.known.load(Ordering::Acquire);
+            if known == free {
+                return Some(self.shared.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        self.holder.store(forks + 1, Ordering::Relaxed);
-        Some(locked)
+            if known == gone {
+                return None;
+            }
+            if known == asking {
+                // It waits for nobody.
+                std::thread::yield_now();
+                continue;
+            }
+            if self.known.compare_exchange(known, asking, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            // No other thread of this process goes on before it is known whose it is.
+            let locked = match self.shared.try_lock() {
+                Ok(locked) => Some(locked),
+                Err(TryLockError::Poisoned(locked)) => Some(locked.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            self.known.store(if locked.is_some() { free } else { gone }, Ordering::Release);
+            return locked;
+        }
     }
 }
 
@@ -86,6 +106,24 @@ fn watch() -> Result<(), String> {
 #[cfg(all(test, unix, not(miri)))]
 mod tests {
     use super::OfProcess;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// What a forked child finds; `None` if it ends otherwise.
+    fn in_a_child(finds: impl FnOnce() -> bool) -> Option<bool> {
+        // SAFETY: the child ends without coming back here. What it allocates is the C library's, which lets a child go on.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a signal ends the child if it waits; nothing of the parent's is run or flushed.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(i32::from(finds()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the process is a child of this one, and `status` a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) == 1)
+    }
 
     #[test]
     fn a_child_does_not_wait_for_threads_of_its_parent() {
@@ -99,40 +137,57 @@ mod tests {
                 may_fork.wait();
             });
             may_fork.wait();
-            // SAFETY: the child locks, which allocates nothing, and ends without coming back here.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // SAFETY: a signal ends the child if it waits; nothing of the parent's is run or flushed.
-                unsafe {
-                    libc::alarm(20);
-                    libc::_exit(i32::from(SHARED.lock().is_some()));
-                }
-            }
-            let mut status = 0;
-            // SAFETY: the process is a child of this one, and `status` a place for its status.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+            assert_eq!(in_a_child(|| SHARED.lock().is_some()), Some(false));
             may_fork.wait();
         });
         assert_eq!(SHARED.lock().map(|locked| *locked), Some(1));
     }
 
-    /// Who comes while the first is between the lock and the note that it has it.
+    const THREADS: usize = 4;
+
+    /// Whether all threads get each of them that come first, at once: also who comes while the first is between the lock and the note that
+    /// it has it.
+    fn all_get(shared: &[OfProcess<usize>]) -> bool {
+        let came = AtomicUsize::new(0);
+        // Threads that sleep are woken one by one, so these don't.
+        let wait_for = |all: usize| {
+            came.fetch_add(1, Ordering::AcqRel);
+            for looks in 0.. {
+                match came.load(Ordering::Acquire) < all {
+                    true if looks < 1000 => std::hint::spin_loop(),
+                    true => std::thread::yield_now(),
+                    false => break,
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for (round, shared) in (1..).zip(shared) {
+                        wait_for(round * THREADS);
+                        if let Some(mut locked) = shared.lock() {
+                            *locked += 1;
+                        }
+                    }
+                });
+            }
+        });
+        shared.iter().all(|shared| shared.lock().map(|locked| *locked) == Some(THREADS))
+    }
+
+    fn some() -> Vec<OfProcess<usize>> {
+        std::iter::repeat_with(|| OfProcess::new(0)).take(3000).collect()
+    }
+
     #[test]
     fn threads_that_come_first_at_once_all_get_it() {
-        const THREADS: u32 = 4;
-        for _ in 0..500 {
-            let shared = OfProcess::new(0);
-            let start = std::sync::Barrier::new(THREADS as usize);
-            std::thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        start.wait();
-                        *shared.lock().expect("of this process") += 1;
-                    });
-                }
-            });
-            assert_eq!(shared.lock().map(|locked| *locked), Some(THREADS));
-        }
+        assert!(all_get(&some()));
+    }
+
+    #[test]
+    fn threads_of_a_child_that_come_first_at_once_all_get_it() {
+        let shared = some();
+        assert!(shared.iter().all(|shared| shared.lock().is_some()), "of the parent");
+        assert_eq!(in_a_child(|| all_get(&shared)), Some(true));
     }
 }
