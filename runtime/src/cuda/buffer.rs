@@ -6,6 +6,7 @@ use super::transfer::of_one;
 use crate::device::Device;
 use crate::error::Error;
 use crate::observe::{Cache, TransferKind, looked_up};
+use crate::room::zeros;
 use cudarc::driver::{DeviceRepr, result};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -302,9 +303,9 @@ impl<T: Number> DeviceBuffer<T> {
     /// All values.
     ///
     /// # Errors
-    /// [`Error::Gpu`].
+    /// [`Error::Gpu`]; [`Error::OutOfMemory`].
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut values = vec![T::default(); self.len];
+        let mut values = zeros(self.len)?;
         self.read(&mut values)?;
         Ok(values)
     }

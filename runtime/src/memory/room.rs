@@ -12,7 +12,12 @@ pub fn room<T>(count: usize) -> Result<Vec<T>, Error> {
 
 /// A vector of so many zeros.
 pub fn zeros<T: Clone + Default>(count: usize) -> Result<Vec<T>, Error> {
+    filled(T::default(), count)
+}
+
+/// A vector of so many times `value`.
+pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, Error> {
     let mut values = room(count)?;
-    values.resize(count, T::default());
+    values.resize(count, value);
     Ok(values)
 }

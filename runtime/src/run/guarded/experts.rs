@@ -17,6 +17,7 @@ use crate::linear::LinearOptions;
 use crate::operands::quantized_buf::QuantizedBuf;
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, Registry};
+use crate::room::filled;
 use crate::threads::Threads;
 use crate::weights::QuantizedMatrix;
 use crate::workspace::{Workspace, WorkspaceSize};
@@ -382,7 +383,7 @@ impl Check<'_> {
     /// All products of the run.
     fn outputs(&self) -> Result<Vec<f32>, Error> {
         let (alone, routes) = (Threads::single(), self.routes);
-        let mut y = vec![f32::NAN; routes.pairs() * self.kept.n()];
+        let mut y = filled(f32::NAN, routes.pairs() * self.kept.n())?;
         let mut workspace = self.layer.workspace(routes.tokens(), routes.pairs(), &alone)?;
         self.layer.forward(self.input, routes, None, &mut y, &mut workspace, &alone)?;
         Ok(y)
@@ -416,7 +417,7 @@ impl Check<'_> {
         let dense = Dense::of(&plain.quantize(token, 1, &mut own, &alone)?, 0..1);
         let (q, scales) = (dense.q.repeat(m), dense.scales.repeat(m));
         let of = |input: Input<'_>| {
-            let (mut y, mut workspace) = (vec![f32::NAN; m * n], Workspace::new());
+            let (mut y, mut workspace) = (filled(f32::NAN, m * n)?, Workspace::new());
             // It is no run of the program's: parts of its tokens are no step.
             tells_of_parts(&mut workspace);
             layer.forward(input, m, None, &mut y, &mut workspace, &alone)?;

@@ -3,6 +3,7 @@
 use crate::activations::Input;
 use crate::cuda::{DeviceBuffer, DeviceInput};
 use crate::error::Error;
+use crate::room::zeros;
 use half::{bf16, f16};
 
 /// The operands of a run, and what it came to.
@@ -26,11 +27,11 @@ impl Fetched {
         y: &DeviceBuffer<f32>,
     ) -> Result<Fetched, Error> {
         let bits = |buffer: &DeviceBuffer<u16>| {
-            let mut bits = vec![0; buffer.len()];
+            let mut bits = zeros(buffer.len())?;
             buffer.read(&mut bits).map(|()| bits)
         };
         let floats = |buffer: &DeviceBuffer<f32>| {
-            let mut values = vec![0.0; buffer.len()];
+            let mut values = zeros(buffer.len())?;
             buffer.read(&mut values).map(|()| values)
         };
         let values = match input {

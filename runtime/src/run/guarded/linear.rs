@@ -23,6 +23,7 @@ use crate::prologue::{Prologue, PrologueInput};
 use crate::receipt::Recording;
 use crate::registry::{Entry, FormatInfo, Registry};
 use crate::request::Shape;
+use crate::room::{filled, zeros};
 use crate::threads::Threads;
 use crate::workspace::{Workspace, WorkspaceSize};
 use gristmill_spec::vocab::{DType, Precision};
@@ -452,7 +453,7 @@ impl Kept for KeptMatrix<'_> {
                 let found = Dense::of(&found, token..token + 1);
                 let expected = portable.one_row(&self.weights.matrix(), 0, &portable.options())?;
                 let alone = Threads::single();
-                let (mut own, mut sum) = (expected.workspace(1, &alone)?, vec![0.0; k]);
+                let (mut own, mut sum) = (expected.workspace(1, &alone)?, zeros(k)?);
                 let Some(input) = rows.token(token, k, &mut sum) else { return Ok(None) };
                 let expected = expected.quantize_with(prologue, input, 1, &mut own, &alone)?;
                 let mut why = found.wrong(&Dense::of(&expected, 0..1), token);
@@ -536,7 +537,7 @@ impl Product<'_> {
         let alone = Threads::single();
         let mut own = plain.workspace(m, &alone)?;
         let dense = Dense::of(&plain.quantize(input, m, &mut own, &alone)?, 0..m);
-        let (mut y, mut workspace) = (vec![f32::NAN; m * n], Workspace::new());
+        let (mut y, mut workspace) = (filled(f32::NAN, m * n)?, Workspace::new());
         // It is no run of the program's: parts of its tokens are no step.
         tells_of_parts(&mut workspace);
         layer.forward(dense.input(), m, bias, &mut y, &mut workspace, &alone)?;

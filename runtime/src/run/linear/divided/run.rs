@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::operands::output::Output;
 use crate::operands::sizes::{check_len, product_of};
+use crate::room::{filled, zeros};
 use crate::threads::Threads;
 use crate::workspace::Workspace;
 use half::slice::HalfBitsSliceExt as _;
@@ -199,7 +200,7 @@ impl State {
         for part in &self.parts {
             let width = part.rows.len();
             let bias = bias.map(|bias| &bias[part.rows.clone()]);
-            let mut outputs = vec![0.0; m * width];
+            let mut outputs = zeros(m * width)?;
             part.linear.forward(input, m, bias, &mut outputs, workspace, threads)?;
             for (to, from) in y.chunks_exact_mut(n).zip(outputs.chunks_exact(width)) {
                 to[part.rows.clone()].copy_from_slice(from);
@@ -289,7 +290,7 @@ impl State {
     ) -> Result<(), Error> {
         for part in self.of_processor() {
             let bias = bias.map(|bias| &bias[part.rows.clone()]);
-            let mut outputs = vec![0.0; m * part.rows.len()];
+            let mut outputs = zeros(m * part.rows.len())?;
             part.linear.forward(input, m, bias, &mut outputs, workspace, threads)?;
             y.write_columns(&outputs, columns(part, m, n))?;
         }
@@ -373,8 +374,8 @@ impl Part {
         threads: &Threads,
     ) -> Result<Duration, Error> {
         let mut best = Duration::MAX;
-        let x = vec![1.0; product_of("activations", m, k)?];
-        let mut y = vec![0.0; product_of("the output", m, self.rows.len())?];
+        let x = filled(1.0, product_of("activations", m, k)?)?;
+        let mut y = zeros(product_of("the output", m, self.rows.len())?)?;
         let on_gpu = match &self.gpu {
             Some(gpu) => Some((gpu, DeviceBuffer::of(gpu, &x)?, DeviceBuffer::<f32>::zeroed(gpu, y.len())?)),
             None => None,
