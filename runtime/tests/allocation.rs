@@ -4,9 +4,11 @@
 mod toy;
 
 use gristmill_runtime::half::f16;
+use gristmill_runtime::workspace::WorkspaceSize;
 use gristmill_runtime::{
     Adaptive, Batch, Dequantizer, Error, ExpertInput, Experts, Input, Linear, LinearOptions, NonFinite,
     Output, Policy, QuantizedMatrix, Quantizer, Recording, Request, Restrict, Routes, Shape, Threads,
+    Workspace,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,17 +17,29 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that are held, and the most that were.
+    static HELD: Cell<i64> = const { Cell::new(0) };
+    static MOST: Cell<i64> = const { Cell::new(0) };
+}
+
+fn hold(bytes: i64) {
+    HELD.with(|held| {
+        held.set(held.get() + bytes);
+        MOST.with(|most| most.set(most.get().max(held.get())));
+    });
 }
 
 // SAFETY: every call is passed on to the system's allocator as it is.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        hold(layout.size() as i64);
         // SAFETY: by the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        hold(-(layout.size() as i64));
         // SAFETY: by the caller's contract.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -44,6 +58,20 @@ fn allocations<R>(run: impl FnOnce() -> R) -> (u64, R) {
 #[test]
 fn the_allocator_counts() {
     assert_eq!(allocations(|| Box::new(1)).0, 1);
+}
+
+/// Its old memory is given back before there is new one.
+#[test]
+fn a_workspace_that_grows_holds_no_memory_twice() -> Result<(), Error> {
+    const VALUES: usize = 1 << 20;
+    let of = |values| WorkspaceSize { rows: values, outputs: values, ..WorkspaceSize::default() };
+    let mut workspace = Workspace::of_size(of(VALUES))?;
+    let before = HELD.with(Cell::get) - workspace.bytes() as i64;
+    MOST.with(|most| most.set(0));
+    workspace.grow(of(VALUES + 1))?;
+    let most = MOST.with(Cell::get) - before;
+    assert!(most < (2 * VALUES * size_of::<f32>() + (1 << 20)) as i64, "{most}");
+    Ok(())
 }
 
 #[test]

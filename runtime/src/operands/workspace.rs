@@ -6,7 +6,7 @@ pub use size::WorkspaceSize;
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::memory::aligned::Aligned;
+use crate::memory::aligned::{Aligned, Plain};
 use crate::observe::{Cache, looked_up};
 
 /// Scratch memory for runs. One workspace serves one run at a time; it may be shared by all layers of
@@ -57,31 +57,18 @@ impl Workspace {
     /// Makes it at least as large as `size`. What it held is lost.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`].
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`]; then it may be smaller than it was.
     pub fn grow(&mut self, size: WorkspaceSize) -> Result<(), Error> {
         if self.lacks(size).is_none() {
             return Ok(());
         }
         looked_up(Cache::Workspace, Device::CPU, false);
-        if self.q.len() < size.q {
-            self.q = Aligned::zeroed(size.q)?;
-        }
-        if self.scales.len() < size.scales {
-            self.scales = Aligned::zeroed(size.scales)?;
-        }
-        if self.sums.len() < size.sums {
-            self.sums = Aligned::zeroed(size.sums)?;
-        }
-        if self.rows.len() < size.rows {
-            self.rows = Aligned::zeroed(size.rows)?;
-        }
-        if self.outputs.len() < size.outputs {
-            self.outputs = Aligned::zeroed(size.outputs)?;
-        }
-        if self.indices.len() < size.indices {
-            self.indices = Aligned::zeroed(size.indices)?;
-        }
-        Ok(())
+        at_least(&mut self.q, size.q)?;
+        at_least(&mut self.scales, size.scales)?;
+        at_least(&mut self.sums, size.sums)?;
+        at_least(&mut self.rows, size.rows)?;
+        at_least(&mut self.outputs, size.outputs)?;
+        at_least(&mut self.indices, size.indices)
     }
 
     /// Waits for the runs on GPUs that were enqueued with this workspace since the last time, and for those of graphs that
@@ -140,6 +127,15 @@ impl Workspace {
         ];
         parts.into_iter().find(|(_, needed, found)| found < needed)
     }
+}
+
+/// Makes a part at least so large; what was there is given back before.
+fn at_least<T: Plain>(part: &mut Aligned<T>, len: usize) -> Result<(), Error> {
+    if part.len() < len {
+        *part = Aligned::empty();
+        *part = Aligned::zeroed(len)?;
+    }
+    Ok(())
 }
 
 /// A workspace and its f32 rows, which a run reads beside the rest of it. They are back there when this is dropped, also by a
