@@ -106,10 +106,9 @@ pub fn quantize_activations(
     let registry = decision.prepared().registry();
     let place = decision.prepared().place();
     let launcher = Launcher::<ActivationCode>::cuda(registry, decision.candidate()?, place)?;
-    let info = registry.activations.get(launcher.entry.format);
-    let block = info.ok_or_else(|| launcher.broken("its activation format is missing"))?.block;
-    if unit.multiple == 0 || block == Some(0) {
-        return Err(launcher.broken("a unit or a block is empty"));
+    let block = registry.activations[launcher.entry.format].block;
+    if unit.multiple == 0 {
+        return Err(launcher.broken("a unit is empty"));
     }
     let expected =
         m.checked_mul(k).filter(|values| *values > 0).ok_or(Error::TooLarge { what: "activations" })?;

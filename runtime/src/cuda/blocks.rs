@@ -161,11 +161,6 @@ impl Launcher<QuantizeCode> {
         })
     }
 
-    /// Whether a scale covers more than a block.
-    pub(crate) fn has_step(&self) -> bool {
-        self.code().step.is_some()
-    }
-
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         &self.code().gpu
     }

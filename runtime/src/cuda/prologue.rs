@@ -258,10 +258,9 @@ pub fn quantize_with(
     let registry = decision.prepared().registry();
     let place = decision.prepared().place();
     let launcher = Launcher::<PrologueCode>::cuda(registry, decision.candidate()?, place)?;
-    let info = registry.activations.get(launcher.entry.format);
-    let info = info.ok_or_else(|| launcher.broken("its activation format is missing"))?;
-    if unit.multiple == 0 || info.block == Some(0) {
-        return Err(launcher.broken("a unit or a block is empty"));
+    let info = &registry.activations[launcher.entry.format];
+    if unit.multiple == 0 {
+        return Err(launcher.broken("a unit is empty"));
     }
     let k = prologue.k();
     prologue.check(info, input.operands())?;

@@ -100,10 +100,7 @@ impl GpuQuantizer {
         let prepared = registry.prepare(&Request::dequantize(format, 1, 0).on(device))?;
         let dequantize =
             Launcher::<DequantizeCode>::cuda(registry, prepared.decide_as_asked().candidate()?, place)?;
-        let format = registry
-            .formats
-            .get(quantize.entry.format)
-            .ok_or_else(|| quantize.broken("its format is missing"))?;
+        let format = &registry.formats[quantize.entry.format];
         let gpu = Arc::clone(quantize.gpu());
         let nothing = || DeviceBuffer::uninitialized(&gpu, 0);
         Ok(GpuQuantizer {

@@ -33,10 +33,6 @@ pub(crate) use absent;
 absent!(QuantizeCode DequantizeCode ActivationCode PrologueCode ProductCode);
 
 impl Launcher<QuantizeCode> {
-    pub(crate) fn has_step(&self) -> bool {
-        match *self.code() {}
-    }
-
     pub(crate) fn tensor(
         &self,
         _: &FormatInfo,

@@ -58,7 +58,7 @@ impl Registry {
     /// A request that no kernel can serve is not an error here: its decisions say why.
     ///
     /// # Errors
-    /// [`Error::BrokenRegistry`].
+    /// [`Error::UnknownFormat`], [`Error::NotCompiled`].
     pub fn prepare(&'static self, request: &Request<'_>) -> Result<Prepared, Error> {
         self.prepare_for(request, CpuProfile::detect(), &Restrict::default())
     }
@@ -173,11 +173,11 @@ impl Registry {
             match request.input {
                 DType::I8 => {}
                 DType::F32 | DType::F16 | DType::Bf16 => {
-                    let inner = self.activation_request(op, format, request)?;
+                    let inner = self.activation_request(op, format, request);
                     prepared.activations =
                         Some(Arc::new(self.prepare_on(&inner, cpu, gpu.clone(), restrict)?));
                     if let Some(op) = request.op.info().prologue {
-                        let inner = self.activation_request(op, format, request)?;
+                        let inner = self.activation_request(op, format, request);
                         prepared.prologue = Some(Arc::new(self.prepare_on(&inner, cpu, gpu, restrict)?));
                     }
                 }
@@ -192,22 +192,10 @@ impl Registry {
     }
 
     /// The request for making the activations of a product int8 by `op`.
-    fn activation_request<'a>(
-        &self,
-        op: Op,
-        format: usize,
-        request: &Request<'a>,
-    ) -> Result<Request<'a>, Error> {
-        let broken = |at| Error::BrokenRegistry {
-            package: self.package,
-            at,
-            what: "its activation format is not in the registry",
-        };
-        let info = self.formats.get(format).ok_or_else(|| broken("formats"))?;
-        let activations = self.activations.get(info.activations).ok_or_else(|| broken(info.name))?;
-        Ok(Request {
+    fn activation_request<'a>(&self, op: Op, format: usize, request: &Request<'a>) -> Request<'a> {
+        Request {
             op,
-            format: activations.name,
+            format: self.activations[self.formats[format].activations].name,
             quantizer: None,
             input: DType::F32,
             device: request.device,
@@ -215,7 +203,7 @@ impl Registry {
             precision: PrecisionMode::Int8,
             working_set: None,
             threads: request.threads,
-        })
+        }
     }
 
     fn candidates_of(&'static self, op: Op, format: usize, dtype: DType, kind: DeviceKind) -> Vec<Candidate> {

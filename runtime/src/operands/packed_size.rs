@@ -17,7 +17,6 @@ const GPU_LOAD: usize = 16;
 /// [`Error::WrongOp`] for what is no product.
 pub(crate) fn layout_of(registry: &'static Registry, entry: &Entry) -> Result<WeightLayout, Error> {
     let wrong = Error::WrongOp { kernel: entry.name, expected: Op::Matmul, found: entry.op };
-    let broken = |what| Error::BrokenRegistry { package: registry.package, at: entry.name, what };
     let unit = match &entry.code {
         Code::Matmul { unit, .. } => *unit,
         Code::Cuda(CudaCode { launch: CudaLaunch::Matmul { unit, .. }, .. }) => *unit,
@@ -26,11 +25,7 @@ pub(crate) fn layout_of(registry: &'static Registry, entry: &Entry) -> Result<We
         _ => return Err(wrong),
     };
     let packing = entry.code.packing();
-    if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
-        return Err(broken("a unit, a panel or a tile is empty"));
-    }
-    let format = registry.formats.get(entry.format).ok_or_else(|| broken("it names no format"))?;
-    Ok(WeightLayout { format, packing, unit })
+    Ok(WeightLayout { format: &registry.formats[entry.format], packing, unit })
 }
 
 /// Bytes that `n` rows of `k` elements take packed for a product's kernel.

@@ -516,10 +516,12 @@ mod tests {
             FormatFacts { bytes: 20, ..FORMAT },
             FormatFacts { row_header: Some(OuterType::Bf16), ..FORMAT },
             FormatFacts { row_header: None, ..FORMAT },
-            FormatFacts { tensor_tail: Some((OuterType::F32, 32)), ..FORMAT },
         ] {
             assert!(!a.same_as(format(other)) && !format(other).same_as(a), "{other:?}");
         }
+        let [none, tail] = [None, Some((OuterType::F32, 32))]
+            .map(|tensor_tail| format(FormatFacts { row_header: None, tensor_tail, ..FORMAT }));
+        assert!(!none.same_as(tail) && !tail.same_as(none));
     }
 
     #[test]

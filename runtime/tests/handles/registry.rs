@@ -91,6 +91,7 @@ fn formats_and_packings_that_contradict_themselves_are_refused() {
         (FormatFacts { elements: 0, ..tail2 }, "a block is empty"),
         (FormatFacts { bytes: 0, ..tail2 }, "a block is empty"),
         (FormatFacts { tensor_tail: Some((OuterType::F32, 3)), ..tail2 }, "shorter than its scale"),
+        (FormatFacts { row_header: Some(OuterType::F16), ..tail2 }, "both a row header and a tensor tail"),
     ];
     for (facts, expected) in formats {
         let why = refused(|| {

@@ -109,6 +109,9 @@ impl FormatFacts {
         if self.elements == 0 || self.bytes == 0 {
             return Some("a block is empty");
         }
+        if self.row_header.is_some() && self.tensor_tail.is_some() {
+            return Some("a format has both a row header and a tensor tail");
+        }
         match self.tensor_tail {
             Some((outer, bytes)) if bytes < outer.bytes() => {
                 Some("the tail of a format is shorter than its scale")

@@ -126,8 +126,7 @@ impl Tables {
             )?;
         }
         for own in registry.formats {
-            let broken = Error::BrokenRegistry { package, at: own.name, what: "it has no activation format" };
-            let activations = registry.activations.get(own.activations).ok_or(broken)?.name;
+            let activations = registry.activations[own.activations].name;
             let known = self.formats.entry(own.name).or_insert_with(|| Format {
                 info: own,
                 package,
@@ -156,8 +155,7 @@ impl Tables {
     fn imports_of(&mut self, registry: &'static Registry) -> Result<(), Error> {
         let package = registry.package;
         for own in registry.imports {
-            let broken = Error::BrokenRegistry { package, at: own.name, what: "it has no format" };
-            let format = place(&self.formats, registry.formats.get(own.format).ok_or(broken)?.name);
+            let format = place(&self.formats, registry.formats[own.format].name);
             let (known, first) =
                 &*self.imports.entry(own.name).or_insert((ImportInfo { format, ..*own }, package));
             agree(

@@ -1,6 +1,6 @@
 //! Handles of conversions: f32 to a format's bytes, and back.
 
-use super::{check_format, check_shape, format_of};
+use super::{check_format, check_shape};
 use crate::abi::Step;
 use crate::cuda;
 use crate::decide::Decision;
@@ -41,14 +41,7 @@ impl Quantizer {
             Launcher::quantize,
             Launcher::<cuda::QuantizeCode>::cuda,
         )?;
-        let format = format_of(registry, on.entry())?;
-        let has_step = match &on {
-            On::Cpu(launcher) => launcher.has_step(),
-            On::Cuda(launcher) => launcher.has_step(),
-        };
-        if has_step && format.row_header.is_none() && format.tensor_tail.is_none() {
-            return Err(on.broken("it computes a scale that its format has no place for"));
-        }
+        let format = &registry.formats[on.entry().format];
         Ok(Quantizer { on, format, limits: decision.prepared().limits().clone() })
     }
 
@@ -230,7 +223,7 @@ impl Dequantizer {
         let place = decision.prepared().place();
         let gpu = Launcher::<cuda::DequantizeCode>::cuda;
         let on = On::of(registry, decision.candidate()?, place, Launcher::dequantize, gpu)?;
-        let format = format_of(registry, on.entry())?;
+        let format = &registry.formats[on.entry().format];
         Ok(Dequantizer { on, format, limits: decision.prepared().limits().clone() })
     }
 

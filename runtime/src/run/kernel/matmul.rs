@@ -9,7 +9,7 @@ mod shared;
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::QuantizedProduct;
 
-use super::{Dequantizer, check_shape, format_of};
+use super::{Dequantizer, check_shape};
 use crate::activations::{self, Input, NonFinite, RowLayout, Source, Tokens};
 use crate::cuda;
 use crate::decide::{Candidate, Decision, Prepared};
@@ -79,19 +79,12 @@ impl Matmul {
         let place = prepared.place();
         let on = On::of(registry, candidate, place, Launcher::matmul, Launcher::<cuda::ProductCode>::cuda)?;
         let entry = on.entry();
-        let format = format_of(registry, entry)?;
+        let format = &registry.formats[entry.format];
         let (packing, unit) = match &on {
             On::Cpu(launcher) => (launcher.code().packing, launcher.code().unit),
             On::Cuda(launcher) => launcher.layout(),
         };
         let from_int8 = entry.precision() == Some(Precision::Int8);
-        if unit.multiple == 0 || packing.is_some_and(|packing| packing.rows == 0 || packing.tile_k == 0) {
-            return Err(on.broken("a unit, a panel or a tile is empty"));
-        }
-        let known = registry.activations.get(format.activations);
-        let Some(activation_format) = known.filter(|format| format.block != Some(0)) else {
-            return Err(on.broken("its activation format is missing or has empty blocks"));
-        };
         let mut quantizers = Vec::new();
         // What takes floats needs nothing in front of it.
         let fused = entry.quantizes_activations();
@@ -129,7 +122,7 @@ impl Matmul {
         let once = once.filter(|why| packing.is_some_and(|packing| packing.name == why.packing));
         Ok(Matmul {
             layout: WeightLayout { format, packing, unit },
-            activation_format,
+            activation_format: &registry.activations[format.activations],
             activations: prepared.activations_shared().filter(|_| from_int8 && !fused),
             quantizers,
             prologue,

@@ -12,24 +12,8 @@ pub(crate) use matmul::QuantizedProduct;
 
 use crate::decide::broken_rule;
 use crate::error::Error;
-use crate::registry::{Entry, FormatInfo, Registry};
+use crate::registry::{Entry, FormatInfo};
 use crate::request::Shape;
-
-/// The weight format of an entry, with what the handles rely on checked.
-fn format_of(registry: &'static Registry, entry: &Entry) -> Result<&'static FormatInfo, Error> {
-    let broken = |at, what| Error::BrokenRegistry { package: registry.package, at, what };
-    let format = registry
-        .formats
-        .get(entry.format)
-        .ok_or_else(|| broken("entries", "an entry names no format of it"))?;
-    if format.elements == 0 || format.bytes == 0 {
-        return Err(broken(format.name, "a block is empty"));
-    }
-    if format.row_header.is_some() && format.tensor_tail.is_some() {
-        return Err(broken(format.name, "it has both a row header and a tensor tail"));
-    }
-    Ok(format)
-}
 
 fn check_format(
     entry: &'static Entry,

@@ -145,11 +145,6 @@ impl Launcher<QuantizeCode> {
         })
     }
 
-    /// Whether a scale covers more than a block.
-    pub(crate) fn has_step(&self) -> bool {
-        self.code.step.is_some()
-    }
-
     /// Whether it weighs errors by the importance of the weights.
     pub(crate) fn weighs(&self) -> bool {
         self.code.weighs

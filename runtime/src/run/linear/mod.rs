@@ -487,15 +487,9 @@ fn dequantize(
     weights: &[QuantizedMatrix<'_>],
     threads: &Threads,
 ) -> Result<PlainWeights, Error> {
-    let registry = prepared.registry();
     let reads = prepared.sibling(Op::Dequantize, DType::F32, Shape::matrix(n, k))?;
     let dequantizer = Dequantizer::new(&reads.decide_as_asked())?;
-    let activations =
-        registry.activations.get(dequantizer.format().activations).ok_or(Error::BrokenRegistry {
-            package: registry.package,
-            at: dequantizer.format().name,
-            what: "its activation format is not in the registry",
-        })?;
+    let activations = &prepared.registry().activations[dequantizer.format().activations];
     let mut values =
         Aligned::zeroed(n.checked_mul(k).ok_or(Error::TooLarge { what: "dequantized weights" })?)?;
     let mut done = 0;

@@ -19,7 +19,7 @@ mod cuda {
     }
 }
 
-use super::{check_format, check_shape, format_of};
+use super::{check_format, check_shape};
 use crate::decide::Decision;
 use crate::error::Error;
 use crate::operands::output::Output;
@@ -58,7 +58,7 @@ impl Embedder {
         let place = decision.prepared().place();
         let (cpu, gpu) = (Launcher::<cpu::EmbedCode>::cpu, Launcher::<cuda::EmbedCode>::cuda);
         let on = On::of(registry, decision.candidate()?, place, cpu, gpu)?;
-        let format = format_of(registry, on.entry())?;
+        let format = &registry.formats[on.entry().format];
         Ok(Embedder { on, format })
     }
 
