@@ -121,28 +121,8 @@ impl Launcher<MatmulCode> {
         })
     }
 
-    /// Row `row` of `weights` (made with `packing`) to `k` values.
-    pub(crate) fn unpack(
-        &self,
-        packing: &PackInfo,
-        weights: &PackedMatrix,
-        row: usize,
-        dst: &mut [f32],
-    ) -> Result<(), Error> {
-        if row >= weights.n {
-            return Err(Error::NoSuchRow { row, rows: weights.n });
-        }
-        if dst.len() != weights.k {
-            return Err(Error::ShapeMismatch {
-                what: "the destination",
-                unit: "values",
-                expected: weights.k,
-                found: dst.len(),
-            });
-        }
-        if dst.is_empty() {
-            return Ok(());
-        }
+    /// Row `row` of `weights` (made with `packing`) to `k` values, some; the handle has checked both.
+    pub(crate) fn unpack(&self, packing: &PackInfo, weights: &PackedMatrix, row: usize, dst: &mut [f32]) {
         let (panel, row_in_panel) = (row / packing.rows, row % packing.rows);
         let codes = &weights.codes[panel * weights.stride..][..weights.stride];
         // Sizes were computed when these were packed.
@@ -151,7 +131,6 @@ impl Launcher<MatmulCode> {
         let scales = &weights.scales[panel * scales..][..scales];
         let mins = &weights.mins[panel * mins..][..mins];
         unpack_panel(packing, codes, scales, mins, weights.outer[row], row_in_panel, weights.k, dst);
-        Ok(())
     }
 
     /// The product of all rows of `weights` by this kernel, with the results at `y`.

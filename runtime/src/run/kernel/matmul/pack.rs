@@ -150,7 +150,10 @@ impl Matmul {
             return Ok(());
         }
         match (&self.on, self.layout.packing, &self.dequantizer) {
-            (On::Cpu(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
+            (On::Cpu(launcher), Some(packing), _) => {
+                launcher.unpack(packing, weights, row, dst);
+                Ok(())
+            }
             (On::Cuda(launcher), Some(packing), _) => launcher.unpack(packing, weights, row, dst),
             (_, None, Some(Dequantizer { on: On::Cpu(launcher), format, .. })) => {
                 let blocks = &weights.codes[row * weights.stride..][..weights.stride];
