@@ -1,7 +1,7 @@
 //! A layer in two steps: activations quantized once, for several layers, and products that read them.
 
 use super::Linear;
-use crate::activations::{Input, QuantizedActivations, Source};
+use crate::activations::{Input, QuantizedActivations};
 use crate::error::Error;
 use crate::operands::output::Output;
 use crate::request::Shape;
@@ -26,33 +26,24 @@ impl Linear {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
-        self.quantize_rows(&Source::dense(input, m), workspace, threads)
-    }
-
-    /// The same with activations as they lie.
-    pub(crate) fn quantize_rows<'w>(
-        &self,
-        source: &Source<'_>,
-        workspace: &'w mut Workspace,
-        threads: &Threads,
-    ) -> Result<QuantizedActivations<'w>, Error> {
         if let Some(transform) = &self.transform {
             return Err(self.no_int8(transform));
         }
-        self.quantize_transformed(source, workspace, threads)
+        self.quantize_transformed(input, m, workspace, threads)
     }
 
     /// The same with rows as they are after the layer's transform, where it has one.
     pub(crate) fn quantize_transformed<'w>(
         &self,
-        source: &Source<'_>,
+        input: Input<'_>,
+        m: usize,
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
         // No tokens are quantized by what one would be.
-        let shape = Shape { m: source.m.max(1), n: self.n, k: self.k };
-        match self.choice(shape, source.input.dtype()) {
-            Some(Choice { matmul, .. }) => matmul.quantize_rows(source, self.k, workspace, threads),
+        let shape = Shape { m: m.max(1), n: self.n, k: self.k };
+        match self.choice(shape, input.dtype()) {
+            Some(Choice { matmul, .. }) => matmul.quantize(input, m, self.k, workspace, threads),
             None => Err(refused(&self.prepared, shape)),
         }
     }

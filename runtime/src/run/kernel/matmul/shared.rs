@@ -68,22 +68,10 @@ impl Matmul {
         workspace: &'w mut Workspace,
         threads: &Threads,
     ) -> Result<QuantizedActivations<'w>, Error> {
-        self.quantize_rows(&Source::dense(input, m), k, workspace, threads)
-    }
-
-    /// The same with activations as they lie.
-    pub(crate) fn quantize_rows<'w>(
-        &self,
-        source: &Source<'_>,
-        k: usize,
-        workspace: &'w mut Workspace,
-        threads: &Threads,
-    ) -> Result<QuantizedActivations<'w>, Error> {
-        let Source { input, m, .. } = *source;
         self.on_processor()?;
         self.check_dtype(input.dtype())?;
         let ActivationLayout { format, row } = self.activation_layout(k)?;
-        let x = source.rows(k, row.blocks)?;
+        let x = Source::dense(input, m).rows(k, row.blocks)?;
         if m == 0 || k == 0 {
             let rows = Activations { layout: row, m, q: &[], scales: &[], sums: &[] };
             return Ok(QuantizedActivations { format, rows });
