@@ -1,20 +1,21 @@
 //! By which kernels a layer runs and what it holds, known before it has weights.
 
 use super::options::{LinearOptions, Policy};
-use crate::decide::Prepared;
+use crate::decide::{Candidate, Covering, Prepared};
 use crate::device::{CpuProfile, Device};
 use crate::error::Error;
 use crate::kernel::Matmul;
 use crate::operands::packed_size::{layout_of, packed_bytes};
 use crate::receipt::FallbackNote;
 use crate::registry::Registry;
-use crate::request::{PrecisionMode, Request, Shape};
+use crate::request::{PrecisionMode, Request, Restrict, Shape};
 use crate::run::choice::refused;
 use crate::run::plain::PlainWeights;
 use crate::threads::Threads;
-use crate::tuning::ShapeClass;
+use crate::tuning::{ShapeClass, Tuning};
 use crate::workspace::WorkspaceSize;
 use gristmill_spec::vocab::{DType, DeviceKind, Op};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -50,6 +51,115 @@ pub(super) struct LayerPlan {
     pub(super) floats: Option<(Prepared, Arc<FallbackNote>)>,
 }
 
+/// What a layer is asked to be, and what its decisions follow.
+struct Asked<'a> {
+    registry: &'static Registry,
+    options: &'a LinearOptions,
+    restrict: Restrict,
+    tuning: Cow<'a, Tuning>,
+    /// For one token.
+    request: Request<'a>,
+}
+
+/// The products of a layer of such a shape so far, each kernel once.
+struct Needed {
+    shape: [usize; 2],
+    products: Vec<Matmul>,
+}
+
+impl Asked<'_> {
+    fn prepare(&self, request: &Request<'_>) -> Result<Prepared, Error> {
+        let Asked { registry, options, restrict, tuning, .. } = self;
+        options.placed(registry.prepare_tuned(request, CpuProfile::detect(), restrict, tuning)?)
+    }
+
+    fn note(&self, refused: &Prepared, instead: &'static str) -> Arc<FallbackNote> {
+        Arc::new(FallbackNote {
+            policy: self.options.policy.name(),
+            op: Op::Matmul,
+            format: self.request.format.to_owned(),
+            device: self.options.device,
+            reason: refused.decide(self.request.shape).refusal().to_string(),
+            instead,
+            runs: AtomicU64::new(0),
+        })
+    }
+
+    /// The decisions where it is asked for, or where the policy moves it, and the kernels that are needed there.
+    fn covered_or_moved(&self) -> Result<(Prepared, Covering, Option<Arc<FallbackNote>>), Error> {
+        let Shape { n, k, .. } = self.request.shape;
+        let prepared = self.prepare(&self.request)?;
+        let covering = prepared.covering(n, k);
+        if !covering.needed.is_empty() || self.options.policy == Policy::Dequantize {
+            return Ok((prepared, covering, None));
+        }
+        if self.options.policy == Policy::Strict || self.options.device.kind == DeviceKind::Cpu {
+            return Err(refused(&prepared, self.request.shape));
+        }
+        let moved = self.note(&prepared, "a kernel on the processor");
+        let prepared = self.prepare(&self.request.on(Device::CPU))?;
+        let covering = prepared.covering(n, k);
+        if covering.needed.is_empty() {
+            return Err(refused(&prepared, self.request.shape));
+        }
+        Ok((prepared, covering, Some(moved)))
+    }
+
+    /// Adds what takes activations that are int8 already, beside kernels that take floats alone.
+    fn add_int8(&self, needed: &mut Needed) -> Result<Prepared, Error> {
+        let prepared = self.prepare(&self.request.with_input(DType::I8))?;
+        needed.add_covering(&prepared)?;
+        Ok(prepared)
+    }
+
+    /// Adds products of f32 on a GPU, where `without` has kernels for some `m` alone.
+    fn add_floats(
+        &self,
+        needed: &mut Needed,
+        without: &Prepared,
+    ) -> Result<(Prepared, Arc<FallbackNote>), Error> {
+        let prepared = self.prepare(&self.request.with_precision(PrecisionMode::F32))?;
+        if !needed.add_covering(&prepared)? {
+            return Err(refused(without, self.request.shape));
+        }
+        let note = self.note(without, "a product of f32 over weights dequantized on the device");
+        Ok((prepared, note))
+    }
+}
+
+impl Needed {
+    fn add(&mut self, prepared: &Prepared, candidates: Vec<Candidate>) -> Result<(), Error> {
+        let [n, k] = self.shape;
+        for candidate in candidates {
+            if !self.products.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
+                self.products.push(Matmul::of(prepared, candidate, n, k)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what is needed for every `m`; whether that covers each.
+    fn add_covering(&mut self, prepared: &Prepared) -> Result<bool, Error> {
+        let [n, k] = self.shape;
+        let Covering { needed, every_m } = prepared.covering(n, k);
+        self.add(prepared, needed)?;
+        Ok(every_m)
+    }
+
+    /// Each with the number of the packing that it reads.
+    fn numbered(self) -> Vec<(Matmul, usize)> {
+        let mut products: Vec<(Matmul, usize)> = Vec::new();
+        let mut packings = 0;
+        for matmul in self.products {
+            let same = products.iter().find(|(other, _)| other.shares_packing_with(&matmul));
+            let at = same.map_or(packings, |(_, at)| *at);
+            packings = packings.max(at + 1);
+            products.push((matmul, at));
+        }
+        products
+    }
+}
+
 impl LayerPlan {
     pub(super) fn new(
         registry: &'static Registry,
@@ -59,91 +169,24 @@ impl LayerPlan {
         threads: &Threads,
     ) -> Result<LayerPlan, Error> {
         let (restrict, tuning) = options.resolved(registry)?;
-        let decode = Shape { m: 1, n, k };
-        let request = options.request(format, decode, threads);
-        let prepare = |request: &Request<'_>| {
-            options.placed(registry.prepare_tuned(request, CpuProfile::detect(), &restrict, &tuning)?)
-        };
-        let note = |refused: &Prepared, instead| {
-            Arc::new(FallbackNote {
-                policy: options.policy.name(),
-                op: Op::Matmul,
-                format: format.to_owned(),
-                device: options.device,
-                reason: refused.decide(decode).refusal().to_string(),
-                instead,
-                runs: AtomicU64::new(0),
-            })
-        };
-        let mut prepared = prepare(&request)?;
-        let mut moved = None;
-        let mut covering = prepared.covering(n, k);
-        if covering.needed.is_empty() {
-            match options.policy {
-                Policy::Strict => return Err(refused(&prepared, decode)),
-                Policy::Dequantize => {}
-                Policy::Cpu if options.device.kind == DeviceKind::Cpu => {
-                    return Err(refused(&prepared, decode));
-                }
-                Policy::Cpu => {
-                    moved = Some(note(&prepared, "a kernel on the processor"));
-                    prepared = prepare(&request.on(Device::CPU))?;
-                    covering = prepared.covering(n, k);
-                    if covering.needed.is_empty() {
-                        return Err(refused(&prepared, decode));
-                    }
-                }
-            }
-        }
-        let floats_alone = covering.needed.iter().any(|candidate| candidate.entry.quantizes_activations());
-        let mut needed: Vec<Matmul> = Vec::new();
-        for candidate in covering.needed {
-            needed.push(Matmul::of(&prepared, candidate, n, k)?);
-        }
+        let request = options.request(format, Shape { m: 1, n, k }, threads);
+        let asked = Asked { registry, options, restrict, tuning, request };
+        let (prepared, Covering { needed: covering, every_m }, moved) = asked.covered_or_moved()?;
+        let floats_alone = covering.iter().any(|candidate| candidate.entry.quantizes_activations());
+        let mut needed = Needed { shape: [n, k], products: Vec::new() };
+        needed.add(&prepared, covering)?;
         if options.adaptive.is_some() {
-            for class in ShapeClass::of(decode).siblings() {
-                for candidate in prepared.alternatives(class, [n, k]) {
-                    if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
-                        needed.push(Matmul::of(&prepared, candidate, n, k)?);
-                    }
-                }
+            for class in ShapeClass::of(request.shape).siblings() {
+                needed.add(&prepared, prepared.alternatives(class, [n, k]))?;
             }
         }
-        let mut int8 = None;
-        if floats_alone {
-            let of_int8 = prepare(&request.with_input(DType::I8))?;
-            for candidate in of_int8.covering(n, k).needed {
-                if !needed.iter().any(|matmul| std::ptr::eq(matmul.entry(), candidate.entry)) {
-                    needed.push(Matmul::of(&of_int8, candidate, n, k)?);
-                }
-            }
-            int8 = Some(of_int8);
-        }
-        let dequantizes = options.policy == Policy::Dequantize && !covering.every_m;
-        let mut floats = None;
-        if dequantizes && options.device != Device::CPU {
-            let of_floats = prepare(&request.with_precision(PrecisionMode::F32))?;
-            let covering = of_floats.covering(n, k);
-            if !covering.every_m {
-                return Err(refused(&prepared, decode));
-            }
-            for candidate in covering.needed {
-                needed.push(Matmul::of(&of_floats, candidate, n, k)?);
-            }
-            floats =
-                Some((of_floats, note(&prepared, "a product of f32 over weights dequantized on the device")));
-        }
-        let mut products: Vec<(Matmul, usize)> = Vec::new();
-        let mut packings = 0;
-        for matmul in needed {
-            let same = products.iter().find(|(other, _)| other.shares_packing_with(&matmul));
-            let at = same.map_or(packings, |(_, at)| *at);
-            packings = packings.max(at + 1);
-            products.push((matmul, at));
-        }
-        let plain = (dequantizes && options.device == Device::CPU)
-            .then(|| note(&prepared, "weights dequantized to f32 and a plain f32 product"));
-        Ok(LayerPlan { prepared, int8, products, moved, plain, floats })
+        let int8 = if floats_alone { Some(asked.add_int8(&mut needed)?) } else { None };
+        let dequantizes = options.policy == Policy::Dequantize && !every_m;
+        let on_gpu = dequantizes && options.device != Device::CPU;
+        let floats = if on_gpu { Some(asked.add_floats(&mut needed, &prepared)?) } else { None };
+        let plain = (dequantizes && !on_gpu)
+            .then(|| asked.note(&prepared, "weights dequantized to f32 and a plain f32 product"));
+        Ok(LayerPlan { prepared, int8, products: needed.numbered(), moved, plain, floats })
     }
 
     pub(super) fn memory(&self, [m, n, k]: [usize; 3], threads: &Threads) -> Result<LayerMemory, Error> {
