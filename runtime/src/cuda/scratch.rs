@@ -158,7 +158,7 @@ impl Scratch {
     }
 
     /// Lets a guard tell of parts of tokens that follow one another, or the run itself. What others left is theirs.
-    pub(crate) fn is_guarded(&mut self, guarded: bool) {
+    pub(crate) fn set_guarded(&mut self, guarded: bool) {
         if guarded {
             self.in_parts = None;
         }

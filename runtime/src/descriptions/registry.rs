@@ -213,10 +213,11 @@ impl Unit {
     /// The whole row, of any length.
     pub(crate) const ROW: Unit = Unit { elements: 0, multiple: 1 };
 
-    /// (elements, padded elements, units) of a row of `k`.
+    /// (elements, padded elements, units) of a row of `k`; `usize::MAX` padded elements for a multiple that there is not.
     pub fn of_row(&self, k: usize) -> (usize, usize, usize) {
         let elements = if self.elements == 0 { k.max(1) } else { self.elements };
-        (elements, elements.next_multiple_of(self.multiple), k.div_ceil(elements).max(1))
+        let padded = elements.checked_next_multiple_of(self.multiple).unwrap_or(usize::MAX);
+        (elements, padded, k.div_ceil(elements).max(1))
     }
 }
 

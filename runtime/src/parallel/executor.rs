@@ -43,7 +43,8 @@ pub trait Executor: Send + Sync {
 
     /// Calls `part` with each number below `parts` once, on any threads in any order, and returns when all calls have. What it
     /// leaves out is done by the calling thread afterwards, and a second call with a number does nothing. Jobs have up to four parts
-    /// a thread, of at least some microseconds each; what handing one over costs is paid for each.
+    /// a thread, of at least some microseconds each, but those of [`Threads::each`](crate::Threads::each) one for each item; what handing one
+    /// over costs is paid for each.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
 }
 

@@ -369,7 +369,7 @@ impl Experts {
     /// [`Error::NoSuchExpert`], [`Error::DuplicateExpert`], [`Error::NonFiniteWeight`], each with the token and the position
     /// in its list; [`Error::ShapeMismatch`], [`Error::WrongInput`], [`Error::ActivationLayout`],
     /// [`Error::WorkspaceTooSmall`]; [`Error::NonFinite`] with the row of the input; [`Error::NoKernel`] for a number of
-    /// tokens that no kernel takes.
+    /// tokens that no kernel takes; [`Error::ProcessorOnly`] on a GPU for activations that are quantized in the processor's memory.
     pub fn forward(
         &self,
         input: ExpertInput<'_>,

@@ -208,3 +208,11 @@ fn check_finds_what_a_compiler_cannot() {
         }
     }
 }
+
+#[test]
+fn units_that_there_are_not_have_rows_that_are_too_large() {
+    let of = |elements, multiple, k| Unit { elements, multiple }.of_row(k);
+    assert_eq!([of(0, 16, 100), of(20, 16, 50), of(0, 4, 0)], [(100, 112, 1), (20, 32, 3), (1, 4, 1)]);
+    assert_eq!(of(20, 0, 50), (20, usize::MAX, 3));
+    assert_eq!(of(0, 16, usize::MAX), (usize::MAX, usize::MAX, 1));
+}

@@ -156,7 +156,7 @@ pub(super) fn forget(_: &mut Workspace, _: Option<Device>) {}
 /// Lets a guard tell of parts of the tokens that follow one another in the next run, which the run does by itself elsewhere.
 #[cfg(feature = "cuda")]
 pub(super) fn tells_of_parts(workspace: &mut Workspace) {
-    workspace.gpu.get_or_insert_default().is_guarded(true);
+    workspace.gpu.get_or_insert_default().set_guarded(true);
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -166,7 +166,7 @@ pub(super) fn tells_of_parts(_: &mut Workspace) {}
 #[cfg(feature = "cuda")]
 pub(super) fn went_in_parts(workspace: &mut Workspace) -> Option<Error> {
     let scratch = workspace.gpu.as_mut()?;
-    scratch.is_guarded(false);
+    scratch.set_guarded(false);
     scratch.went_in_parts()
 }
 

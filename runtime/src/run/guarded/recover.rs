@@ -9,6 +9,7 @@ use super::seen::{Seen, message};
 use super::state::{Away, State};
 use crate::device::Device;
 use crate::error::Error;
+use crate::gpu::NoGpu;
 use crate::linear::{LinearOptions, Policy};
 use crate::observe::{catching, recovered};
 use crate::quarantine::Quarantined;
@@ -337,7 +338,10 @@ impl<K: Kept> Guard<K, K::Layer> {
     ) -> (Result<(), Failure>, Option<(Error, Instant)>) {
         let Some(layer) = &state.layer else {
             let why = state.away.as_ref().map(|away| away.error.clone());
-            let why = why.unwrap_or(Error::Division { why: String::from("the layer has no device") });
+            let why = why.unwrap_or_else(|| Error::NoGpu {
+                index: self.options.device.index,
+                why: NoGpu::Lost { error: String::from("the layer was not packed for it again") },
+            });
             return (Err(why.into()), None);
         };
         let started = (layer.device() != Device::CPU).then(Instant::now);

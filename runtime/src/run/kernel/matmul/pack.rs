@@ -48,7 +48,7 @@ impl Matmul {
     /// output holds the outputs of the first matrix, then those of the second, and so on; each keeps its own scale.
     ///
     /// # Errors
-    /// As for [`Matmul::pack_on`], rows counted over all matrices; [`Error::ShapeMismatch`] for none or for rows of
+    /// As for [`Matmul::pack_on`], rows counted over all matrices; [`Error::NothingStacked`] for none, [`Error::ShapeMismatch`] for rows of
     /// different length, [`Error::MixedFormats`].
     pub fn pack_stacked(
         &self,
