@@ -142,79 +142,36 @@ impl Experts {
         options: &LinearOptions,
         threads: &Threads,
     ) -> Result<Experts, Error> {
-        let first = Stack::new(experts.first().ok_or(Error::NothingStacked)?.as_ref())?;
+        let first = all_alike(experts)?;
         let (format, n, k) = (first.format(), first.n(), first.k());
-        for expert in experts {
-            let other = Stack::new(expert.as_ref())?;
-            if !other.format().same_as(format) {
-                return Err(Error::MixedFormats { first: format.name, other: other.format().name });
-            }
-            let mismatch =
-                |unit, expected, found| Error::ShapeMismatch { what: "an expert", unit, expected, found };
-            if other.n() != n {
-                return Err(mismatch("rows", n, other.n()));
-            }
-            if other.k() != k {
-                return Err(mismatch("elements a row", k, other.k()));
-            }
-        }
         let shape = Shape { m: 1, n, k };
         let prepared = options.prepare(registry, format.name, shape, threads)?;
-        let mut choices: Vec<Choice> = Vec::new();
-        let mut packed: Vec<Vec<PackedMatrix>> = Vec::new();
-        let mut layout: Option<ActivationLayout> = None;
-        let worth_placing = first.total_bytes() >= LEAST_PLACED;
-        for candidate in prepared.covering(n, k).needed {
-            let matmul = Matmul::of(&prepared, candidate, n, k)?;
-            // Tokens are quantized in front of all products.
-            if !matmul.reads_quantized() {
-                continue;
-            }
-            let own = matmul.activation_layout(k)?;
-            // Rows are quantized once, so a kernel that reads them differently is passed over. Those of one instruction set
-            // agree; where a tuning mixes several, the first decides.
-            if !layout.get_or_insert(own).same_as(&own) {
-                continue;
-            }
-            let same = choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
-            let index = match same {
-                Some(same) => same.packed,
-                None => {
-                    let pack = |expert: &E| match worth_placing {
-                        true => matmul.pack_stacked(expert.as_ref(), threads),
-                        false => matmul.pack_together(expert.as_ref(), threads),
-                    };
-                    packed.push(experts.iter().map(pack).collect::<Result<_, _>>()?);
-                    packed.len() - 1
-                }
-            };
-            choices.push(Choice { matmul, packed: index });
-        }
-        match layout {
-            Some(activations) => {
-                #[cfg(feature = "cuda")]
-                let device = {
-                    let kernels: Vec<_> =
-                        choices.iter().map(|choice| (&choice.matmul, choice.packed)).collect();
-                    held::OnDevice::new(registry, &kernels, &packed)?
-                };
-                let count = experts.len();
-                Ok(Experts {
-                    prepared,
-                    format,
-                    n,
-                    k,
-                    count,
-                    activations,
-                    choices,
-                    moved: None,
-                    packed,
-                    #[cfg(feature = "cuda")]
-                    device,
-                })
-            }
-            None => Err(refused(&prepared, shape)),
-        }
+        let pack = |matmul: &Matmul, expert: &E| match first.total_bytes() >= LEAST_PLACED {
+            true => matmul.pack_stacked(expert.as_ref(), threads),
+            false => matmul.pack_together(expert.as_ref(), threads),
+        };
+        let pack_all = |matmul: &Matmul| experts.iter().map(|expert| pack(matmul, expert)).collect();
+        let Some(Choices { activations, choices, packed }) = Choices::of(&prepared, [n, k], pack_all)? else {
+            return Err(refused(&prepared, shape));
+        };
+        #[cfg(feature = "cuda")]
+        let device = {
+            let kernels: Vec<_> = choices.iter().map(|choice| (&choice.matmul, choice.packed)).collect();
+            held::OnDevice::new(registry, &kernels, &packed)?
+        };
+        Ok(Experts {
+            prepared,
+            format,
+            n,
+            k,
+            count: experts.len(),
+            activations,
+            choices,
+            moved: None,
+            packed,
+            #[cfg(feature = "cuda")]
+            device,
+        })
     }
 
     /// Experts.
@@ -398,41 +355,14 @@ impl Experts {
         if self.device.is_some() {
             return self.forward_from_memory(input, routes, weights, y, workspace);
         }
-        let (n, k) = (self.n, self.k);
-        let (tokens, pairs) = (routes.tokens(), routes.pairs());
+        let (n, k, pairs) = (self.n, self.k, routes.pairs());
         self.check_results(routes, weights, y.len())?;
-        let layout = self.activations.row;
-        let (floats, by_pair) = match input {
-            ExpertInput::Tokens(input) => (Some(input), false),
-            ExpertInput::Pairs(input) => (Some(input), true),
-            ExpertInput::Quantized(_) => (None, false),
-        };
-        let rows = if by_pair { pairs } else { tokens };
+        let rows = rows_of(&input, routes);
         let parts = threads.parts_of_rows(rows, k);
-        let mut scratch_rows = 0;
-        match input {
-            ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
-                self.any().matmul.check_dtype(input.dtype())?;
-                activations::check_input(input, rows, k, layout.blocks)?;
-                scratch_rows = activations::scratch_rows(input, parts);
-            }
-            ExpertInput::Quantized(x) => {
-                x.check(self.any().matmul.entry().name, &self.activations)?;
-                check_len("the quantized activations", "tokens", tokens, x.m())?;
-            }
-        }
-        let too_large = Error::TooLarge { what: "the list of experts" };
-        let own = layout.workspace(if floats.is_some() { rows } else { 0 }, 0)?;
-        let gathered = layout.workspace(pairs, 0)?;
-        workspace.check(WorkspaceSize {
-            q: own.q.checked_add(gathered.q).ok_or(too_large.clone())?,
-            scales: own.scales.checked_add(gathered.scales).ok_or(too_large.clone())?,
-            sums: own.sums.checked_add(gathered.sums).ok_or(too_large.clone())?,
-            rows: layout.workspace(rows, scratch_rows)?.rows,
-            outputs: product_of("the output", pairs, n)?,
-            indices: groups::indices(pairs, self.count).ok_or(too_large)?,
-        })?;
+        let Sizes { own, gathered, all } = self.checked(input, routes, parts)?;
+        workspace.check(all)?;
         let Workspace { q, scales, sums, rows: scratch, outputs, indices, gpu: _ } = workspace;
+        let by_pair = matches!(input, ExpertInput::Pairs(_));
         let groups = Groups::sort(routes, self.count, by_pair, indices)?;
         let (own_q, q) = q.split_at_mut(own.q);
         let (own_scales, scales) = scales.split_at_mut(own.scales);
@@ -451,7 +381,7 @@ impl Experts {
                 let quantizer = self.any().matmul.processor_quantizer(input, Shape { m: rows, n, k })?;
                 *at = quantizer.map(|quantizer| quantizer.entry);
                 let x = InputRows::dense(input, rows, k);
-                activations::quantize_into(quantizer, x, layout, buffers, (parts, threads))?
+                activations::quantize_into(quantizer, x, self.activations.row, buffers, (parts, threads))?
             }
             ExpertInput::Quantized(x) => x.rows,
         };
@@ -474,6 +404,35 @@ impl Experts {
             fell_back(note);
         }
         Ok(())
+    }
+
+    /// Compares rows of activations with the lists, and says what the run needs where their quantization is divided into so many parts.
+    fn checked(&self, input: ExpertInput<'_>, routes: &Routes<'_>, parts: usize) -> Result<Sizes, Error> {
+        let (rows, layout, pairs) = (rows_of(&input, routes), self.activations.row, routes.pairs());
+        let (own, scratch_rows) = match input {
+            ExpertInput::Tokens(input) | ExpertInput::Pairs(input) => {
+                self.any().matmul.check_dtype(input.dtype())?;
+                activations::check_input(input, rows, self.k, layout.blocks)?;
+                (rows, activations::scratch_rows(input, parts))
+            }
+            ExpertInput::Quantized(x) => {
+                x.check(self.any().matmul.entry().name, &self.activations)?;
+                check_len("the quantized activations", "tokens", rows, x.m())?;
+                (0, 0)
+            }
+        };
+        let too_large = || Error::TooLarge { what: "the list of experts" };
+        let (own, gathered) = (layout.workspace(own, 0)?, layout.workspace(pairs, 0)?);
+        let both = |own: usize, gathered: usize| own.checked_add(gathered).ok_or_else(too_large);
+        let all = WorkspaceSize {
+            q: both(own.q, gathered.q)?,
+            scales: both(own.scales, gathered.scales)?,
+            sums: both(own.sums, gathered.sums)?,
+            rows: layout.workspace(rows, scratch_rows)?.rows,
+            outputs: product_of("the output", pairs, self.n)?,
+            indices: groups::indices(pairs, self.count).ok_or_else(too_large)?,
+        };
+        Ok(Sizes { own, gathered, all })
     }
 
     /// Whether there is a weight for each pair, and room for the results.
@@ -545,6 +504,80 @@ impl Experts {
     fn any(&self) -> &Choice {
         // `Experts::stacked` is the only maker, and fails where nothing was chosen.
         &self.choices[0]
+    }
+}
+
+/// What a run needs of a workspace.
+struct Sizes {
+    /// For rows that it quantizes itself.
+    own: WorkspaceSize,
+    /// For rows in the order of the experts.
+    gathered: WorkspaceSize,
+    all: WorkspaceSize,
+}
+
+/// Rows of activations.
+fn rows_of(input: &ExpertInput<'_>, routes: &Routes<'_>) -> usize {
+    match input {
+        ExpertInput::Pairs(_) => routes.pairs(),
+        ExpertInput::Tokens(_) | ExpertInput::Quantized(_) => routes.tokens(),
+    }
+}
+
+/// The first of the experts, which all are like.
+fn all_alike<'e, 'm, E: AsRef<[QuantizedMatrix<'m>]>>(experts: &'e [E]) -> Result<Stack<'e, 'm>, Error> {
+    let first = Stack::new(experts.first().ok_or(Error::NothingStacked)?.as_ref())?;
+    for expert in experts {
+        let other = Stack::new(expert.as_ref())?;
+        if !other.format().same_as(first.format()) {
+            return Err(Error::MixedFormats { first: first.format().name, other: other.format().name });
+        }
+        check_len("an expert", "rows", first.n(), other.n())?;
+        check_len("an expert", "elements a row", first.k(), other.k())?;
+    }
+    Ok(first)
+}
+
+/// Kernels that read activations alike, and what they read of weights.
+struct Choices {
+    activations: ActivationLayout,
+    choices: Vec<Choice>,
+    /// For each packing all experts.
+    packed: Vec<Vec<PackedMatrix>>,
+}
+
+impl Choices {
+    /// For matrices of `n` rows of `k`, which `pack_all` packs; `None` where nothing multiplies quantized activations.
+    fn of(
+        prepared: &Prepared,
+        [n, k]: [usize; 2],
+        pack_all: impl Fn(&Matmul) -> Result<Vec<PackedMatrix>, Error>,
+    ) -> Result<Option<Choices>, Error> {
+        let (mut choices, mut packed): (Vec<Choice>, Vec<_>) = (Vec::new(), Vec::new());
+        let mut layout: Option<ActivationLayout> = None;
+        for candidate in prepared.covering(n, k).needed {
+            let matmul = Matmul::of(prepared, candidate, n, k)?;
+            // Tokens are quantized in front of all products.
+            if !matmul.reads_quantized() {
+                continue;
+            }
+            let own = matmul.activation_layout(k)?;
+            // Rows are quantized once, so a kernel that reads them differently is passed over. Those of one instruction set
+            // agree; where a tuning mixes several, the first decides.
+            if !layout.get_or_insert(own).same_as(&own) {
+                continue;
+            }
+            let same = choices.iter().find(|choice| choice.matmul.shares_packing_with(&matmul));
+            let index = match same {
+                Some(same) => same.packed,
+                None => {
+                    packed.push(pack_all(&matmul)?);
+                    packed.len() - 1
+                }
+            };
+            choices.push(Choice { matmul, packed: index });
+        }
+        Ok(layout.map(|activations| Choices { activations, choices, packed }))
     }
 }
 
