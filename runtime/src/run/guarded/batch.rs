@@ -112,60 +112,28 @@ impl<'a> GuardedBatch<'a> {
             failed,
             remade: state_of(product.layer).map_or(0, |state| state.remade),
         };
-        let mut batch = Some(Batch::new());
-        for (product, run) in self.products.iter_mut().zip(runs) {
-            let guard = &product.layer.0;
-            let ready = state_of(product.layer).filter(|state| guard.is_ready(state, run.number));
-            let (Some(state), Some(jobs)) = (ready, &mut batch) else {
-                batch = None;
-                break;
-            };
-            let Some(layer) = &state.layer else {
-                batch = None;
-                break;
-            };
-            let of_layer = layer.product_of(product.x);
-            let of_layer = match product.bias {
-                Some(bias) => of_layer.bias(bias),
-                None => of_layer,
-            };
-            match jobs.push(of_layer, Output::F32(&mut *product.y)) {
-                Ok(()) => {}
-                // By itself each is laid out anew.
-                Err(Error::ActivationLayout { .. }) if state.remade > 0 => {
-                    batch = None;
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let Some(batch) = batch else {
+        let Some(jobs) = jobs_of(&mut self.products, runs, &state_of)? else {
             return Ok(self.products.iter().map(|product| again(product, None)).collect());
         };
         // A run that is cut off leaves numbers that mean nothing in its results, and the pool as it was.
-        if let Err(payload) = catching(|| batch.run(threads)) {
-            let why = format!("a batch that it was part of panicked: {}", message(&*payload));
-            // Whose kernel it was is seen by each alone.
-            let failed = |product: &mut Product<'_>| {
-                let layer = state_of(product.layer)?.layer.as_ref()?;
-                let kernel = KeptMatrix::kernels_of(layer, &product.work())?.kernel;
-                Some(Failure::Kernel(Seen { kernel, panicked: true, why: why.clone() }))
-            };
-            let mut outcomes = Vec::new();
-            for product in &mut self.products {
-                let failed = failed(product);
-                outcomes.push(again(product, failed));
-            }
-            return Ok(outcomes);
-        }
+        let panicked = catching(|| jobs.run(threads)).err();
+        let panicked =
+            panicked.map(|payload| format!("a batch that it was part of panicked: {}", message(&*payload)));
         let mut outcomes = Vec::new();
         for (product, run) in self.products.iter_mut().zip(runs) {
             let guard = &product.layer.0;
             let layer = state_of(product.layer).and_then(|state| state.layer.as_ref());
-            let seen = layer.and_then(|layer| guard.seen(layer, &product.work(), &Workspace::new(), run));
-            outcomes.push(match seen {
-                Some(seen) => again(product, Some(Failure::Kernel(seen))),
-                None => Outcome::Good,
+            let seen = layer.and_then(|layer| match &panicked {
+                // Whose kernel it was is seen by each alone.
+                Some(why) => {
+                    let kernel = KeptMatrix::kernels_of(layer, &product.work())?.kernel;
+                    Some(Seen { kernel, panicked: true, why: why.clone() })
+                }
+                None => guard.seen(layer, &product.work(), &Workspace::new(), run),
+            });
+            outcomes.push(match (seen, &panicked) {
+                (None, None) => Outcome::Good,
+                (seen, _) => again(product, seen.map(Failure::Kernel)),
             });
         }
         Ok(outcomes)
@@ -176,6 +144,34 @@ impl Product<'_> {
     fn work(&mut self) -> Work<'_> {
         Work::OfQuantized { x: self.x, bias: self.bias, y: &mut *self.y }
     }
+}
+
+/// All of them as a batch; `None` where one is to run by itself, and so all are.
+fn jobs_of<'j, 's: 'j>(
+    products: &'j mut [Product<'_>],
+    runs: &[Run<'_>],
+    state_of: &impl Fn(&GuardedLinear<'_>) -> Option<&'s State<Linear>>,
+) -> Result<Option<Batch<'j>>, Error> {
+    let mut jobs = Batch::new();
+    for (product, run) in products.iter_mut().zip(runs) {
+        let guard = &product.layer.0;
+        let ready = state_of(product.layer).filter(|state| guard.is_ready(state, run.number));
+        let Some((state, layer)) = ready.and_then(|state| Some((state, state.layer.as_ref()?))) else {
+            return Ok(None);
+        };
+        let of_layer = layer.product_of(product.x);
+        let of_layer = match product.bias {
+            Some(bias) => of_layer.bias(bias),
+            None => of_layer,
+        };
+        match jobs.push(of_layer, Output::F32(&mut *product.y)) {
+            Ok(()) => {}
+            // By itself each is laid out anew.
+            Err(Error::ActivationLayout { .. }) if state.remade > 0 => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(jobs))
 }
 
 /// Which one it is.

@@ -406,6 +406,7 @@ impl Kept for KeptMatrix<'_> {
             return Ok(None);
         }
         let (row, token) = place(sample, n, m);
+        let check = Check { portable, weights: &self.weights, kernel: ran.kernel, row, token, m };
         match work {
             Work::Product { input, bias, y, .. } => {
                 let seen = Product { portable, weights: self, layer, ran, input: *input, bias: *bias, y };
@@ -425,44 +426,80 @@ impl Kept for KeptMatrix<'_> {
                 };
                 product.compare(row, token, m)
             }
-            Work::OfQuantized { x, bias, y } => {
-                // What quantized them is their layer's to compare.
-                let expected = portable.one_row(&self.weights.matrix(), row, &portable.options())?;
-                let dense = Dense::of(x, token..token + 1);
-                let expected = one_output(&expected, dense.input(), bias.map(|bias| &bias[row..][..1]))?;
-                let found = y[token * n + row];
-                let what = || differs(&format!("output {row} of token {token}"), found, expected);
-                Ok((expected.to_bits() != found.to_bits()).then(|| Seen::wrong(ran.kernel, what())))
-            }
+            Work::OfQuantized { x, bias, y } => check.product(x, *bias, y),
             Work::Quantize { input, layout: Some(layout), .. } => {
-                let found = QuantizedActivations::in_workspace(*layout, m, workspace)?;
-                let found = Dense::of(&found, token..token + 1);
-                let expected = portable.one_row(&self.weights.matrix(), 0, &portable.options())?;
-                let (alone, input) = (Threads::single(), tokens_of(*input, token..token + 1, m, k));
-                let mut own = expected.workspace(1, &alone)?;
-                let expected = Dense::of(&expected.quantize(input, 1, &mut own, &alone)?, 0..1);
-                Ok(found.wrong(&expected, token).map(|why| Seen::wrong(ran.kernel, why)))
+                check.quantized(*input, QuantizedActivations::in_workspace(*layout, m, workspace)?)
             }
             Work::Prologue { prologue, rows, layout: Some(layout), .. } => {
-                let found = QuantizedActivations::in_workspace(*layout, m, workspace)?;
-                let found = Dense::of(&found, token..token + 1);
-                let expected = portable.one_row(&self.weights.matrix(), 0, &portable.options())?;
-                let alone = Threads::single();
-                let (mut own, mut sum) = (expected.workspace(1, &alone)?, zeros(k)?);
-                let Some(input) = rows.token(token, k, &mut sum) else { return Ok(None) };
-                let expected = expected.quantize_with(prologue, input, 1, &mut own, &alone)?;
-                let mut why = found.wrong(&Dense::of(&expected, 0..1), token);
-                let column = row % k;
-                if let Some(found) = rows.sum_at(token * k + column)
-                    && found.to_bits() != sum[column].to_bits()
-                {
-                    why = Some(differs(&format!("sum {column} of token {token}"), found, sum[column]));
-                }
-                Ok(why.map(|why| Seen::wrong(ran.kernel, why)))
+                check.prologue(prologue, rows, QuantizedActivations::in_workspace(*layout, m, workspace)?)
             }
             // A run that is good has said how they lie.
             Work::Quantize { layout: None, .. } | Work::Prologue { layout: None, .. } => Ok(None),
         }
+    }
+}
+
+/// A token of a run of one kernel, in one row of the weights where it is a product.
+struct Check<'a> {
+    portable: &'a Portable<'a>,
+    weights: &'a QuantizedBuf<'a>,
+    kernel: &'static Entry,
+    row: usize,
+    token: usize,
+    m: usize,
+}
+
+impl Check<'_> {
+    /// Of activations that were quantized before; what quantized them is their layer's to compare.
+    fn product(
+        &self,
+        x: &QuantizedActivations<'_>,
+        bias: Option<&[f32]>,
+        y: &[f32],
+    ) -> Result<Option<Seen>, Error> {
+        let Check { portable, row, token, .. } = *self;
+        let expected = portable.one_row(&self.weights.matrix(), row, &portable.options())?;
+        let dense = Dense::of(x, token..token + 1);
+        let expected = one_output(&expected, dense.input(), bias.map(|bias| &bias[row..][..1]))?;
+        let found = y[token * self.weights.n() + row];
+        let what = || differs(&format!("output {row} of token {token}"), found, expected);
+        Ok((expected.to_bits() != found.to_bits()).then(|| Seen::wrong(self.kernel, what())))
+    }
+
+    /// The portable kernels, for what quantizes activations as theirs do.
+    fn portable_layer(&self) -> Result<Linear, Error> {
+        self.portable.one_row(&self.weights.matrix(), 0, &self.portable.options())
+    }
+
+    fn quantized(&self, input: Input<'_>, found: QuantizedActivations<'_>) -> Result<Option<Seen>, Error> {
+        let Check { token, m, .. } = *self;
+        let (alone, layer) = (Threads::single(), self.portable_layer()?);
+        let input = tokens_of(input, token..token + 1, m, self.weights.k());
+        let mut own = layer.workspace(1, &alone)?;
+        let expected = Dense::of(&layer.quantize(input, 1, &mut own, &alone)?, 0..1);
+        let why = Dense::of(&found, token..token + 1).wrong(&expected, token);
+        Ok(why.map(|why| Seen::wrong(self.kernel, why)))
+    }
+
+    fn prologue(
+        &self,
+        prologue: &Prologue,
+        rows: &PrologueRows<'_>,
+        found: QuantizedActivations<'_>,
+    ) -> Result<Option<Seen>, Error> {
+        let (token, k) = (self.token, self.weights.k());
+        let (alone, layer) = (Threads::single(), self.portable_layer()?);
+        let (mut own, mut sum) = (layer.workspace(1, &alone)?, zeros(k)?);
+        let Some(input) = rows.token(token, k, &mut sum) else { return Ok(None) };
+        let expected = Dense::of(&layer.quantize_with(prologue, input, 1, &mut own, &alone)?, 0..1);
+        let mut why = Dense::of(&found, token..token + 1).wrong(&expected, token);
+        let column = self.row % k;
+        if let Some(found) = rows.sum_at(token * k + column)
+            && found.to_bits() != sum[column].to_bits()
+        {
+            why = Some(differs(&format!("sum {column} of token {token}"), found, sum[column]));
+        }
+        Ok(why.map(|why| Seen::wrong(self.kernel, why)))
     }
 }
 

@@ -110,24 +110,10 @@ impl<K: Kept> Guard<K, K::Layer> {
             };
             first = false;
             attempt += u32::from(step.is_some());
-            if let Some(Step { step, kernel, why, made: Err(error) }) = &step {
-                self.note(&state, work, (*step, kernel, why), (attempt, false, started));
-                let error = error.clone();
+            if let Some(Step { step, kernel, why, made: Err(error) }) = step {
+                self.note(&state, work, (step, kernel, &why), (attempt, false, started));
                 state.left_behind(kernel, &error, run.number, self.moves(work));
-                match (step, error) {
-                    // It goes on where it was.
-                    (RecoveryStep::Returned, _) => {}
-                    (_, error) if is_of_device(&error) => failed = Some(Failure::Device(error)),
-                    (_, error @ Error::NoKernel(_))
-                        if self.moves(work) && !tried.steps.contains(&RecoveryStep::MovedToProcessor) =>
-                    {
-                        failed = Some(Failure::Device(error));
-                    }
-                    (_, Error::NoKernel(_)) if !step.is_of_device() => {
-                        return Err(Error::KernelFailed { kernel: kernel.name, why: why.clone() });
-                    }
-                    (_, error) => return Err(tried.cause.unwrap_or(error)),
-                }
+                failed = self.step_failed((step, kernel, why), error, work, &mut tried)?;
                 continue;
             }
             let (outcome, in_parts) = self.attempt(&state, &run, work, workspace);
@@ -140,6 +126,26 @@ impl<K: Kept> Guard<K, K::Layer> {
                 Ok(()) => return Ok(()),
                 Err(failure) => failed = Some(failure),
             }
+        }
+    }
+
+    /// What the next step answers after one whose layer could not be made; nothing where it goes on where it was. The error where no step is left.
+    fn step_failed(
+        &self,
+        (step, kernel, why): (RecoveryStep, &'static Entry, String),
+        error: Error,
+        work: &K::Work<'_>,
+        tried: &mut Tried,
+    ) -> Result<Option<Failure>, Error> {
+        let can_move = || self.moves(work) && !tried.steps.contains(&RecoveryStep::MovedToProcessor);
+        match (step, error) {
+            (RecoveryStep::Returned, _) => Ok(None),
+            (_, error) if is_of_device(&error) => Ok(Some(Failure::Device(error))),
+            (_, error @ Error::NoKernel(_)) if can_move() => Ok(Some(Failure::Device(error))),
+            (_, Error::NoKernel(_)) if !step.is_of_device() => {
+                Err(Error::KernelFailed { kernel: kernel.name, why })
+            }
+            (_, error) => Err(tried.cause.take().unwrap_or(error)),
         }
     }
 
