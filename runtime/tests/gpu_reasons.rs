@@ -79,39 +79,6 @@ const fn format(name: &'static str) -> FormatFacts {
     }
 }
 
-/// A product of floats, which reads rows as they are.
-const MULTIPLY: EntryFacts = EntryFacts {
-    id: KernelId(2),
-    name: "matmul.plain.cuda",
-    op: Op::Matmul,
-    code: Code::Cuda(CudaCode {
-        images: &IMAGES,
-        min_cc: (7, 5),
-        algorithm: CudaAlgorithm::Fma,
-        overlaps: false,
-        launch: CudaLaunch::Rows {
-            function: "matmul_plain",
-            check: "check_plain",
-            check_threads: 128,
-            precision: Precision::F32,
-            threads: 128,
-            fewest: 32,
-            rows: 8,
-            tokens: 1,
-            shared: 0,
-            quantizer: None,
-        },
-    }),
-    ..DEQUANTIZE
-};
-
-// SAFETY: as above.
-static PRODUCTS: [Entry; 1] = unsafe { [Entry::new(MULTIPLY)] };
-
-fn products(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
-    if (op, format, kind) == (Op::Matmul, 0, DeviceKind::Cuda) { &[0] } else { &[] }
-}
-
 fn candidates(op: Op, format: usize, _: DType, kind: DeviceKind) -> &'static [u16] {
     match (op, format, kind) {
         (Op::Dequantize, 0, DeviceKind::Cuda) => &[0],
@@ -283,12 +250,10 @@ fn what_nobody_described_has_no_other_reason() -> Result<(), Error> {
 /// What a product on a GPU needs besides its operands it has there.
 #[test]
 fn a_product_of_a_gpu_needs_no_workspace_on_the_processor() -> Result<(), Error> {
-    static REGISTRY: Registry =
-        registry(CudaBuild::Built { compiler: "nvcc", architectures: &ARCHS }, &PRODUCTS, products, &[]);
     let shape = Shape::new(3, 8, 64);
     let request = Request::matmul("plain", shape).on(CUDA).with_precision(PrecisionMode::F32);
     let gpu = device((8, 0), (13, 0));
-    let prepared = REGISTRY.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
+    let prepared = OF_PRODUCTS.prepare_on(&request, CpuProfile::detect(), Some(gpu), &Restrict::default())?;
     let memory = prepared.decide(shape).memory(&Threads::single())?;
     assert_eq!((memory.weight_bytes, memory.workspace), (8 * 64 + 8 * 4, WorkspaceSize::default()));
     Ok(())

@@ -73,7 +73,7 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
         budget.take(at, member.name().len())?;
         let inside = At { path: at.path, member: Some(text(member.name())) };
         let part = match Member::read(&inside, bytes)? {
-            Member::Object(part) => part,
+            Member::Object(part) => *part,
             Member::Bitcode => {
                 unreadable += 1;
                 continue;
@@ -104,7 +104,7 @@ pub(super) fn archive(at: &At<'_>, data: &[u8]) -> Result<(Kind, Vec<Image>), Er
 /// What a member of an archive is.
 enum Member {
     /// An object file, or a name that a DLL offers.
-    Object(Builder),
+    Object(Box<Builder>),
     /// Of LLVM, which is not read.
     Bitcode,
     /// Of a compiler, such as rustc's.
@@ -117,10 +117,10 @@ impl Member {
             Ok(FileKind::CoffImport) => {
                 let mut part = Builder::new(Container::Coff, Arch::new("unknown"));
                 import_member(at, bytes, &mut part)?;
-                Ok(Member::Object(part))
+                Ok(Member::Object(Box::new(part)))
             }
             Ok(FileKind::Archive) => Err(at.malformed("an archive within an archive, which no linker reads")),
-            Ok(_) => Ok(Member::Object(single(at, bytes)?.1)),
+            Ok(_) => Ok(Member::Object(Box::new(single(at, bytes)?.1))),
             Err(_) if BITCODE.iter().any(|magic| bytes.starts_with(magic)) => Ok(Member::Bitcode),
             Err(_) => Ok(Member::Metadata),
         }

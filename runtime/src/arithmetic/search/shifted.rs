@@ -123,12 +123,12 @@ where
                 let at = &mut entries[group];
                 let (sum_wx, sum_w) = self.plain(group);
                 for (step, columns) in self.columns.iter().enumerate() {
-                    let sums = self.sums_of_columns(columns, group);
+                    let [wxg, wg, wgg] = self.sums_of_columns(columns, group);
                     for lane in 0..LANES {
                         let index = (step * LANES + lane) as u16;
-                        let of_entry = [sums[0][lane], sums[1][lane], sums[2][lane]];
+                        let sums = [wxg[lane], wg[lane], wgg[lane]];
                         for h in 0..H {
-                            let (p, q) = moved(of_entry, (sum_wx, sum_w), self.shifts[h]);
+                            let (p, q) = moved(sums, (sum_wx, sum_w), self.shifts[h]);
                             for s in 0..S {
                                 let error = square[s] * q - twice[s] * p;
                                 let better = error < best[h][s];

@@ -141,7 +141,7 @@ impl Needed {
     /// Adds what is needed for every `m`; whether that covers each.
     fn add_covering(&mut self, prepared: &Prepared) -> Result<bool, Error> {
         let [n, k] = self.shape;
-        let Covering { needed, every_m } = prepared.covering(n, k);
+        let Covering { needed, every_m, .. } = prepared.covering(n, k);
         self.add(prepared, needed)?;
         Ok(every_m)
     }
@@ -171,7 +171,7 @@ impl LayerPlan {
         let (restrict, tuning) = options.resolved(registry)?;
         let request = options.request(format, Shape { m: 1, n, k }, threads);
         let asked = Asked { registry, options, restrict, tuning, request };
-        let (prepared, Covering { needed: covering, every_m }, moved) = asked.covered_or_moved()?;
+        let (prepared, Covering { needed: covering, every_m, .. }, moved) = asked.covered_or_moved()?;
         let floats_alone = covering.iter().any(|candidate| candidate.entry.quantizes_activations());
         let mut needed = Needed { shape: [n, k], products: Vec::new() };
         needed.add(&prepared, covering)?;
