@@ -5,7 +5,7 @@
 // every access is checked. Generated code uses the names below and no CUDA built-in.
 //
 // What is not the same for all architectures stands in parts: a unit has those whose names (GM_COPIES, GM_OVERLAP, GM_TENSOR, GM_HALVES, GM_FP4)
-// it defines in front of this file. One without any is compiled once for all architectures. The emulator has all parts.
+// it defines in front of this file. One without any is compiled once for all architectures from sm_70 on. The emulator has all parts.
 //
 // What holds on both sides:
 // - A block has one dimension and a whole number of warps; a grid has three.
@@ -80,48 +80,55 @@ template <class T> GM_DEVICE void gm_store(T* p, T v) { *p = v; }
 // A V at byte i of bytes in global or shared memory, in one access; aligned to its size.
 template <class V> GM_DEVICE V gm_read(const u8* bytes, u32 i) { return *(const V*)(bytes + i); }
 
+// What a load says of memory that is not to be kept in L1; before sm_70 nothing.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define GM_ONCE ""
+#else
+#define GM_ONCE ".L1::no_allocate"
+#endif
+
 // Memory that nobody writes during the launch, nor a kernel that it overlaps, and this block reads once: not kept in L1.
 GM_DEVICE u8 gm_load_once(const u8* p) {
     u32 v;
-    asm("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(v) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".u8 %0, [%1];" : "=r"(v) : "l"(p));
     return (u8)v;
 }
 GM_DEVICE i8 gm_load_once(const i8* p) { return (i8)gm_load_once((const u8*)p); }
 GM_DEVICE u16 gm_load_once(const u16* p) {
     u16 v;
-    asm("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".u16 %0, [%1];" : "=h"(v) : "l"(p));
     return v;
 }
 GM_DEVICE u32 gm_load_once(const u32* p) {
     u32 v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
 GM_DEVICE i32 gm_load_once(const i32* p) { return (i32)gm_load_once((const u32*)p); }
 GM_DEVICE f32 gm_load_once(const f32* p) {
     f32 v;
-    asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".f32 %0, [%1];" : "=f"(v) : "l"(p));
     return v;
 }
 GM_DEVICE u32x2 gm_load_once(const u32x2* p) {
     u32x2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
 GM_DEVICE f32x2 gm_load_once(const f32x2* p) {
     f32x2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
+    asm("ld.global.nc" GM_ONCE ".v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
     return v;
 }
 GM_DEVICE u32x4 gm_load_once(const u32x4* p) {
     u32x4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm("ld.global.nc" GM_ONCE ".v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
 GM_DEVICE f32x4 gm_load_once(const f32x4* p) {
     f32x4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm("ld.global.nc" GM_ONCE ".v4.f32 {%0, %1, %2, %3}, [%4];"
         : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
     return v;
 }
@@ -130,7 +137,7 @@ GM_DEVICE f32x4 gm_load_once(const f32x4* p) {
 // .nc, which is for memory that nobody writes while the kernel runs: one that overlaps runs beside those in front of it.
 GM_DEVICE u32x4 gm_load_written(const u32x4* p) {
     u32x4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global" GM_ONCE ".v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
@@ -188,7 +195,7 @@ GM_DEVICE u32 gm_load_early(const u32* p) {
 }
 GM_DEVICE u32x4 gm_load_early(const u32x4* p) {
     u32x4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global" GM_ONCE ".v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }

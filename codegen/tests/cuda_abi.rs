@@ -94,6 +94,34 @@ fn structs_lie_in_memory_as_the_launches_write_them() -> Outcome {
     Ok(())
 }
 
+/// The vocabulary as a compiler for one architecture reads it; `None` where there is no C++ compiler, which is said.
+fn vocabulary(arch: u32) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/device.h");
+    let mut command = Command::new(&compiler);
+    command.args(["-E", "-x", "c++", "-D__CUDACC__", &format!("-D__CUDA_ARCH__={arch}")]);
+    command.args(["-DGM_COPIES", "-DGM_OVERLAP", "-DGM_TENSOR", "-DGM_HALVES"]).arg(path);
+    let Ok(output) = command.output() else {
+        assert!(std::env::var_os("GRISTMILL_NO_SKIP").is_none(), "there is no C++ compiler");
+        eprintln!("SKIPPED: the vocabulary of old architectures: no g++ (or $CXX)");
+        return Ok(None);
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(Some(String::from_utf8(output.stdout)?))
+}
+
+/// Compilers from CUDA 13 on don't compile for the oldest architectures that kernels are for, so what these lack is looked for in the text.
+#[test]
+fn the_oldest_architectures_are_asked_for_what_they_have() -> Outcome {
+    for (words, since) in [("L1::no_allocate", 700), ("cp.async", 800), ("griddepcontrol", 900)] {
+        for (arch, there) in [(500, false), (since - 10, false), (since, true)] {
+            let Some(text) = vocabulary(arch)? else { return Ok(()) };
+            assert_eq!(text.contains(words), there, "{words} for sm_{}", arch / 10);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn units_overlap_where_their_text_waits() -> Outcome {
     let report = gristmill_spec::check(&gristmill_spec::shipped()?);

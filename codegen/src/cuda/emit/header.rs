@@ -3,7 +3,8 @@
 /// The vocabulary in front of every unit.
 pub const DEVICE_HEADER: &str = include_str!("../../../cuda/device.h");
 
-/// A part of it that is not the same for all architectures. A unit that uses none of these is compiled once for all of them.
+/// A part of it that is not the same for all architectures. A unit that uses none of these is compiled once for all of
+/// them from 7.0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Copies to shared memory that are waited for later.
