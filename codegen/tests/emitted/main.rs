@@ -6,6 +6,7 @@ use gristmill_spec::{SourceFile, check, render, shipped};
 use std::path::Path;
 
 mod plans;
+mod shared_units;
 mod skeletons;
 
 const FORMAT: &str = r#"

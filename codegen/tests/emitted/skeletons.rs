@@ -42,9 +42,9 @@ const CUDA: [(&str, &str, &str); 12] = [
     ("cuda_mma_fused", "q4_k", "matmul_mma_4bit_by32x8_q8_k_scales_mins_512x1_fused"),
     ("cuda_wgmma", "i2_s", "matmul_wgmma_2bit_rows_int8_row_centred_outer_384x64"),
     ("cuda_wgmma_runs", "q4_0", "matmul_wgmma_4bit_by32_q8_0_scales_centred_384x64"),
-    ("cuda_rows_fma", "q4_0", "rows_q4_0_sm50"),
-    ("cuda_rows_mma_f16", "q4_0", "rows_q4_0_sm75"),
-    ("cuda_rows_mma_fp4", "nvfp4", "rows_nvfp4_sm120a"),
+    ("cuda_rows_fma", "q4_0", "rows_q4_0_fma_sm50"),
+    ("cuda_rows_mma_f16", "q4_0", "rows_q4_0_halves_sm75"),
+    ("cuda_rows_mma_fp4", "nvfp4", "rows_nvfp4_fp4_sm120a"),
     ("cuda_quantize", "i2_s", "quantize_absmean_i2_s"),
     ("cuda_dequantize", "i2_s", "dequantize_i2_s"),
 ];

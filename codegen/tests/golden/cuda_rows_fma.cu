@@ -90,21 +90,21 @@ enum : u32 { AT_ONCE = 8, IS_FP4 = 0, CHECK_THREADS = 256, INVALID_CODE = 1, BEY
 // An integer as f32.
 GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-GM_KERNEL(256) rows_q4_0_sm50_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
+GM_KERNEL(256) rows_q4_0_fma_sm50_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
     check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
-GM_EXPORT(rows_q4_0_sm50_check)
+GM_EXPORT(rows_q4_0_fma_sm50_check)
 
 enum : u32 { FMA_ROWS = 4 };
-GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x1(Rows a) {
+GM_KERNEL_WIDE(128) rows_q4_0_fma_sm50_fma_128x1(Rows a) {
     GM_SHARED(f32, sums, 4 * FMA_ROWS * 1);
     fma_product<1>(a, sums);
 }
-GM_EXPORT(rows_q4_0_sm50_fma_128x1)
+GM_EXPORT(rows_q4_0_fma_sm50_fma_128x1)
 
-GM_KERNEL_WIDE(128) rows_q4_0_sm50_fma_128x8(Rows a) {
+GM_KERNEL_WIDE(128) rows_q4_0_fma_sm50_fma_128x8(Rows a) {
     GM_SHARED(f32, sums, 4 * FMA_ROWS * 8);
     fma_product<8>(a, sums);
 }
-GM_EXPORT(rows_q4_0_sm50_fma_128x8)
+GM_EXPORT(rows_q4_0_fma_sm50_fma_128x8)
 

@@ -92,34 +92,34 @@ enum : u32 { AT_ONCE = 8, IS_FP4 = 0, CHECK_THREADS = 256, INVALID_CODE = 1, BEY
 // An integer as f32.
 GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-GM_KERNEL(256) rows_q4_0_sm75_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
+GM_KERNEL(256) rows_q4_0_halves_sm75_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
     check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
-GM_EXPORT(rows_q4_0_sm75_check)
+GM_EXPORT(rows_q4_0_halves_sm75_check)
 
-struct rows_q4_0_sm75_mma_f16_256x128_tile {
+struct rows_q4_0_halves_sm75_mma_f16_256x128_tile {
     static constexpr u32 ROWS = 128, TOKENS = 128, THREADS = 256, ACROSS = 2;
     GM_DEVICE u32 two(f32 low, f32 high) { return gm_two_f16(low, high); }
     GM_DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { gm_mma_16816_f16(c, a, b); }
 };
 
-GM_KERNEL_WIDE(256) rows_q4_0_sm75_mma_f16_256x128(Rows a) {
+GM_KERNEL_WIDE(256) rows_q4_0_halves_sm75_mma_f16_256x128(Rows a) {
     GM_SHARED(u16, rows, 2 * 128 * 32);
     GM_SHARED(u16, x, 3 * 128 * 32);
-    product_of_halves<rows_q4_0_sm75_mma_f16_256x128_tile>(a, rows, x);
+    product_of_halves<rows_q4_0_halves_sm75_mma_f16_256x128_tile>(a, rows, x);
 }
-GM_EXPORT(rows_q4_0_sm75_mma_f16_256x128)
+GM_EXPORT(rows_q4_0_halves_sm75_mma_f16_256x128)
 
-struct rows_q4_0_sm75_mma_f16_64x32_tile {
+struct rows_q4_0_halves_sm75_mma_f16_64x32_tile {
     static constexpr u32 ROWS = 64, TOKENS = 32, THREADS = 64, ACROSS = 1;
     GM_DEVICE u32 two(f32 low, f32 high) { return gm_two_f16(low, high); }
     GM_DEVICE void multiply(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) { gm_mma_16816_f16(c, a, b); }
 };
 
-GM_KERNEL_WIDE(64) rows_q4_0_sm75_mma_f16_64x32(Rows a) {
+GM_KERNEL_WIDE(64) rows_q4_0_halves_sm75_mma_f16_64x32(Rows a) {
     GM_SHARED(u16, rows, 2 * 64 * 32);
     GM_SHARED(u16, x, 3 * 32 * 32);
-    product_of_halves<rows_q4_0_sm75_mma_f16_64x32_tile>(a, rows, x);
+    product_of_halves<rows_q4_0_halves_sm75_mma_f16_64x32_tile>(a, rows, x);
 }
-GM_EXPORT(rows_q4_0_sm75_mma_f16_64x32)
+GM_EXPORT(rows_q4_0_halves_sm75_mma_f16_64x32)
 

@@ -98,37 +98,37 @@ enum : u32 { AT_ONCE = 8, IS_FP4 = 1, CHECK_THREADS = 256, INVALID_CODE = 1, BEY
 // An integer as f32.
 GM_DEVICE f32 number(i32 v) { return (f32)v; }
 
-GM_KERNEL(256) rows_nvfp4_sm120a_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
+GM_KERNEL(256) rows_nvfp4_fp4_sm120a_check(const u8 *blocks, u64 row_bytes, const f32 *outer, u32 n, u32 k, u32 type, u64 *fault) {
     check_weights(blocks, row_bytes, outer, n, k, type, fault);
 }
-GM_EXPORT(rows_nvfp4_sm120a_check)
+GM_EXPORT(rows_nvfp4_fp4_sm120a_check)
 
 #define GM_E4M3
 #define ELEMENTS_OF_A_WORD {0, 8, 1, 9, 2, 10, 3, 11}
 enum : u32 { CODES_AT = 4, SCALES_AT = 0, NEXT = 4 };
 
 
-GM_KERNEL(256) rows_nvfp4_sm120a_quantize(const void *src, u32 from, u64 src_stride, void *dst, u32 to, u64 dst_stride, u32 rows, u64 k, u64 *fault) {
+GM_KERNEL(256) rows_nvfp4_fp4_sm120a_quantize(const void *src, u32 from, u64 src_stride, void *dst, u32 to, u64 dst_stride, u32 rows, u64 k, u64 *fault) {
     quantize_rows(src, from, src_stride, (u8 *)dst, dst_stride, rows, k, fault);
     (void)to;
 }
-GM_EXPORT(rows_nvfp4_sm120a_quantize)
+GM_EXPORT(rows_nvfp4_fp4_sm120a_quantize)
 
-GM_KERNEL_WIDE(256) rows_nvfp4_sm120a_mma_fp4_256x128(Rows a) {
+GM_KERNEL_WIDE(256) rows_nvfp4_fp4_sm120a_mma_fp4_256x128(Rows a) {
     GM_SHARED(u32, w_codes, 2 * 128 * 16);
     GM_SHARED(u8, w_scales, 2 * 128 * 8);
     GM_SHARED(u32, x_codes, 3 * 128 * 16);
     GM_SHARED(u8, x_scales, 3 * 128 * 8);
     product<128, 128, 256>(a, w_codes, w_scales, x_codes, x_scales);
 }
-GM_EXPORT(rows_nvfp4_sm120a_mma_fp4_256x128)
+GM_EXPORT(rows_nvfp4_fp4_sm120a_mma_fp4_256x128)
 
-GM_KERNEL_WIDE(64) rows_nvfp4_sm120a_mma_fp4_64x32(Rows a) {
+GM_KERNEL_WIDE(64) rows_nvfp4_fp4_sm120a_mma_fp4_64x32(Rows a) {
     GM_SHARED(u32, w_codes, 2 * 64 * 16);
     GM_SHARED(u8, w_scales, 2 * 64 * 8);
     GM_SHARED(u32, x_codes, 3 * 32 * 16);
     GM_SHARED(u8, x_scales, 3 * 32 * 8);
     product<64, 32, 64>(a, w_codes, w_scales, x_codes, x_scales);
 }
-GM_EXPORT(rows_nvfp4_sm120a_mma_fp4_64x32)
+GM_EXPORT(rows_nvfp4_fp4_sm120a_mma_fp4_64x32)
 

@@ -7,7 +7,7 @@ use super::launch::{CudaPlan, Launch, Step};
 use super::listed::{CudaListed, OfVariant, function, hand_written, inputs, parts, planned, serving, waits};
 use super::product::CudaMatmul;
 use super::rows_product::RowsProduct;
-use super::unit::{Unit, Units};
+use super::unit::Units;
 use super::{convert, decode, encode, experts, form, fused, matmul, rows};
 use crate::Error;
 use crate::plan::pack::fitted;
@@ -189,13 +189,15 @@ impl Listing<'_> {
         if has_form {
             units.add_shared(EXPERTS, &[experts::ROUTE, experts::GATHER, experts::COMBINE], experts::emit);
         }
-        let overlaps = match units.get(&unit) {
+        let of_grouped = grouped.clone().map(|name| (name, form::budget(variant.budget)));
+        let kernels = [(function.to_string(), variant.budget)].into_iter().chain(of_grouped.clone());
+        let overlaps = match units.join(&unit, variant.min_cc, &kernels.collect::<Vec<_>>()) {
             Some(unit) => unit.overlaps,
             None => {
                 let text = matmul::emit(resolved, variant.body.as_ref().map(|body| body.text.as_str()));
                 let text = (parts(variant, resolved.parts()), text.as_str());
                 let unit = units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, text);
-                unit.kernels.extend(grouped.clone().map(|name| (name, form::budget(variant.budget))));
+                unit.kernels.extend(of_grouped);
                 unit.only_on = variant.algorithm.only_on();
                 unit.overlaps = waits(variant);
                 unit.overlaps
@@ -251,7 +253,7 @@ impl Listing<'_> {
     ) -> CudaListed {
         let (kernel, _, variant) = of_variant;
         let (plan, (major, minor)) = (product.format, variant.min_cc);
-        // What is generated for a format and the same devices is one unit, so that its weights are decoded by one text.
+        // What one skeleton generates for a format and the same devices is one unit, so that its weights are decoded by one text.
         let unit = match &variant.body {
             Some(_) => variant.unit("matmul", &plan.format.name, kernel),
             None => {
@@ -260,7 +262,7 @@ impl Listing<'_> {
                     .only_on()
                     .first()
                     .map_or(format!("{major}{minor}"), ToString::to_string);
-                format!("rows_{}_sm{arch}", plan.format.name)
+                format!("rows_{}_{}_sm{arch}", plan.format.name, product.skeleton.name())
             }
         };
         let own = format!("{unit}_{}_{}x{}", variant.algorithm, product.threads, product.tokens);
@@ -276,8 +278,7 @@ impl Listing<'_> {
             units.add(&unit, variant.min_cc, &kernels, budget, (&[], &text)).only_on =
                 variant.algorithm.only_on();
         }
-        let there = |unit: &Unit| unit.kernels.iter().any(|(name, _)| name == function);
-        if !units.get(&unit).is_some_and(there) {
+        if units.join(&unit, variant.min_cc, &[(function.to_string(), variant.budget)]).is_none() {
             let text = variant.body.as_ref().map_or_else(|| product.emit(function), |body| body.text.clone());
             let text = (parts(variant, product.parts()), text.as_str());
             units.add(&unit, variant.min_cc, &[function.to_string()], variant.budget, text);

@@ -41,6 +41,18 @@ pub(super) enum Skeleton {
     Fp4(Fp4),
 }
 
+impl Skeleton {
+    /// What tells units of the same format and devices apart: each has the vocabulary of one skeleton.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Skeleton::Fma => "fma",
+            Skeleton::Halves => "halves",
+            Skeleton::Warpgroups(_) => "warpgroups",
+            Skeleton::Fp4(_) => "fp4",
+        }
+    }
+}
+
 /// A product's kernel of so many threads; `body` has its statements, lines of text.
 pub(super) fn product_kernel(threads: u32, function: &str, body: &str) -> String {
     exported(&format!("GM_KERNEL_WIDE({threads})"), function, "Rows a", body) + "\n"

@@ -69,6 +69,24 @@ impl Units {
         unit
     }
 
+    /// Has another variant run kernels that a unit holds: it is compiled from the lower of their capabilities on, and a kernel has to keep
+    /// both budgets. `None` where the unit lacks one of them.
+    pub(super) fn join(
+        &mut self,
+        name: &str,
+        min_cc: (u8, u8),
+        kernels: &[(String, CudaBudget)],
+    ) -> Option<&Unit> {
+        let unit = self.0.get_mut(name)?;
+        for (kernel, budget) in kernels {
+            let (_, allowed) = unit.kernels.iter_mut().find(|(own, _)| own == kernel)?;
+            allowed.registers = allowed.registers.min(budget.registers);
+            allowed.shared = allowed.shared.min(budget.shared);
+        }
+        unit.min_cc = unit.min_cc.min(min_cc);
+        Some(unit)
+    }
+
     /// Adds a unit that kernels of several formats need, if it is not there.
     pub(super) fn add_shared(&mut self, name: &str, kernels: &[&str], text: impl FnOnce() -> String) {
         if !self.0.contains_key(name) {
