@@ -2,7 +2,7 @@
 
 use super::format::MAX_ELEMENTS;
 use super::value::{clamp, rounding, scale_rule};
-use crate::model::{Rounding, ScaleRule};
+use crate::model::{Rounding, ScaleRule, Via};
 use crate::toml_walk::{At, File, Node, Span, Table};
 use crate::vocab::PrologueStep;
 use toml::de::{DeTable, DeValue};
@@ -111,5 +111,12 @@ fn rule(table: &Table<'_>) -> Option<Rule> {
         file.report(file.error("conflicting-keys", span, message));
         return None;
     }
-    Some(Rule { scale: scale?, keeps_multiplier, stored_f16, round: round?.value, clamp: clamp?.value })
+    let scale = scale?;
+    if keeps_multiplier && scale.via == Via::Divide {
+        let span = table.get("via").map_or(table.span, |node| node.span);
+        let error = file.error("conflicting-keys", span, "division makes no multiplier that could be kept");
+        file.report(error.help("leave `keep` out, or write `via = \"multiplier\"`"));
+        return None;
+    }
+    Some(Rule { scale, keeps_multiplier, stored_f16, round: round?.value, clamp: clamp?.value })
 }
