@@ -54,6 +54,11 @@ fn enumerators<'a>(names: impl Iterator<Item = (&'a str, &'a Origin)>, sink: &Si
     let mut seen: BTreeMap<String, (&str, &Origin)> = BTreeMap::new();
     for (name, origin) in names {
         let ident = enumerator(name);
+        if ident == "Self" {
+            let message = format!("`{name}` is `Self` in generated code, a word of Rust");
+            let error = Diagnostic::error("bad-name", &origin.file, origin.span.clone(), message);
+            sink.push(error.help("rename the file, for example with a number"));
+        }
         let Some(&(other, first)) = seen.get(&ident) else {
             seen.insert(ident, (name, origin));
             continue;
