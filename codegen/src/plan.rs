@@ -183,17 +183,12 @@ impl<'a> MatmulPlan<'a> {
         let opposites = plan.min() >= -127 && plan.max() <= 127;
         let signs = wide && primitives.signs && tokens > 1 && pack.table.is_some() && opposites;
         let staged = match variant.strategy {
-            Strategy::Staged if !biased && rows <= packing.rows => {
-                Staged::new(plan, &pack, &primitives, tokens, wide, signs)
-            }
+            Strategy::Staged if !biased => Staged::new(plan, &pack, &primitives, tokens, wide, signs),
             _ => None,
         };
         // As i16 operands have no need of them.
         let signs = signs && !staged.as_ref().is_some_and(Staged::of_words);
-        let tiles = match variant.strategy {
-            Strategy::Tiles if primitives.tiles && rows <= packing.rows => Tiles::new(plan, &pack),
-            _ => None,
-        };
+        let tiles = (variant.strategy == Strategy::Tiles).then(|| Tiles::new(plan, &pack)).flatten();
         let pairs_in_i16 = match &staged {
             _ if signs => 1,
             Some(staged) if staged.halved => in_i16(staged.operands.operand_max.into()),

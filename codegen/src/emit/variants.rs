@@ -4,7 +4,7 @@ use crate::Error;
 use crate::plan::FormatPlan;
 use crate::plan::packed::{PackedPlan, packed_plan};
 use gristmill_spec::model::{CpuVariant, Kernel, SpecSet};
-use gristmill_spec::vocab::{Op, Strategy};
+use gristmill_spec::vocab::Op;
 
 /// The kernels of `op` that serve a format, with their variants and the places of these among all of the op.
 pub(crate) fn variants(
@@ -25,20 +25,12 @@ pub(crate) fn variants(
 /// width leaves formats whose sums do not fit its tables (one without `code_bits` is to serve all of its formats, or is refused), a
 /// staged product those whose codes cost next to nothing to decode, one by tiles those whose runs do not fill any.
 fn in_range(set: &SpecSet, format: usize, variant: &CpuVariant) -> bool {
-    let Some(packing) = variant.packing else { return true };
-    let planned = |check: fn(Result<PackedPlan<'_>, Error>) -> bool| {
-        let format = &set.formats[format];
-        let plan = FormatPlan::new(format, &set.activations[format.activations]);
-        check(packed_plan(&plan, &set.packings[packing], variant))
-    };
-    match (variant.strategy, variant.code_bits) {
-        (Strategy::Lookup, Some(_)) => {
-            planned(|plan| !matches!(plan, Err(Error::Spec(diagnostic)) if diagnostic.code == "lookup-range"))
-        }
-        (Strategy::Staged | Strategy::Tiles, _) => planned(|plan| match plan {
-            Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some() || plan.tiles.is_some(),
-            Ok(PackedPlan::Lookup(_)) | Err(_) => true,
-        }),
-        (Strategy::Lookup | Strategy::Multiply, _) => true,
+    let Some(packing) = variant.packing.filter(|_| variant.leaves_formats()) else { return true };
+    let format = &set.formats[format];
+    let plan = FormatPlan::new(format, &set.activations[format.activations]);
+    match packed_plan(&plan, &set.packings[packing], variant) {
+        Ok(PackedPlan::Multiply(plan)) => plan.staged.is_some() || plan.tiles.is_some(),
+        Ok(PackedPlan::Lookup(_)) => true,
+        Err(error) => !matches!(error, Error::Spec(diagnostic) if diagnostic.code == "lookup-range"),
     }
 }

@@ -40,8 +40,6 @@ pub struct Primitives {
     pub splits: bool,
     /// It has `signed_pairs` and `values`: products of signed bytes of which two fit in i16.
     pub signs: bool,
-    /// Beside it there is a unit that multiplies tiles.
-    pub tiles: bool,
     /// Vector registers that sums may fill, so that operands fit beside them; tiles with more sums than that get fewer
     /// tokens, or fewer rows. None: tiles are computed as listed.
     pub sums: Option<u32>,
@@ -68,7 +66,6 @@ const NONE: Primitives = Primitives {
     stages: false,
     splits: false,
     signs: false,
-    tiles: false,
     sums: None,
     all_sums: None,
 };
@@ -91,7 +88,6 @@ pub fn primitives(variant: &CpuVariant) -> Option<Primitives> {
     let avx512 = |module, direct: bool| Primitives {
         times: direct,
         words: !direct,
-        tiles: direct && requires(Feature::AmxInt8),
         sums: Some(24),
         all_sums: direct.then_some(30),
         ..x86(module, 16, direct)

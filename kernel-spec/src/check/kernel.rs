@@ -128,12 +128,14 @@ fn input(raw: &RawKernel<'_>, op: Op) -> Vec<DType> {
             raw.file.report(raw.file.error("duplicate-name", dtype.span, message));
         }
     }
-    if input.is_empty() && info.types_stated {
-        raw.file.report(raw.file.error(
-            "out-of-range",
-            raw.input_span,
-            "`input` lists no type that could be read",
-        ));
+    if input.is_empty() {
+        let error =
+            raw.file.error("out-of-range", raw.input_span, "`input` lists no type that could be read");
+        let help = match info.types_stated {
+            true => "for example `input = [\"f32\"]`",
+            false => "leave `input` out: the op says what it reads",
+        };
+        raw.file.report(error.help(help));
     }
     input.iter().map(|d| d.value).collect()
 }
@@ -265,8 +267,9 @@ fn strategy(raw: &RawKernel<'_>, variant: &RawVariant) {
         file.report(error.also(file.path, strategy.span, "the strategy").help("write `tokens = 1`"));
     }
     let requires = |feature| variant.requires.iter().any(|named| named.value == feature);
-    if strategy.value == Strategy::Tiles && !(requires(Feature::Avx512vnni) && requires(Feature::AmxInt8)) {
-        let message = format!("`{}` does not require the unit that multiplies tiles", variant.isa.value);
+    let unit = requires(Feature::Avx512vnni) && requires(Feature::AmxInt8);
+    if strategy.value == Strategy::Tiles && !(variant.isa.value == Isa::Avx512 && unit) {
+        let message = format!("this `{}` variant has no unit that multiplies tiles", variant.isa.value);
         let error = file.error("conflicting-keys", strategy.span, message);
         let help = "write `isa = \"avx512\"` and `requires = [\"avx512vnni\", \"amx-int8\"]`";
         file.report(error.also(file.path, variant.isa.span, "the ISA").help(help));
@@ -352,6 +355,16 @@ fn tiles(
                         .also(file.path, name.span, "the packing")
                         .help("one of the two numbers must divide the other"),
                 );
+            } else if let Some(strategy) = variant.strategy.filter(|strategy| {
+                rows > packing.rows && matches!(strategy.value, Strategy::Staged | Strategy::Tiles)
+            }) {
+                let message = format!(
+                    "operands of a panel wait together, and one of packing `{}` has {} rows, not {rows}",
+                    packing.name, packing.rows
+                );
+                let error = file.error("tile-rows", tile.span, message);
+                let help = format!("write `rows = {}`, or name a packing with more rows", packing.rows);
+                file.report(error.also(file.path, strategy.span, "the strategy").help(help));
             }
         }
     }
@@ -456,7 +469,9 @@ fn clash(earlier: &Rival<'_>, later: &Rival<'_>) -> Option<(&'static str, String
     let apart = earlier.variant.by_default != later.variant.by_default;
     // A shipped one serves the formats of its file that no file of the user's serves better.
     let replaced = later.kernel.is_shipped() && !earlier.kernel.is_shipped();
-    let narrower = apart || replaced || most(earlier) < most(later) || fewer;
+    // Whatever it leaves, the later one takes.
+    let leaves = earlier.variant.leaves_formats() && earlier.variant.strategy != later.variant.strategy;
+    let narrower = apart || replaced || most(earlier) < most(later) || fewer || leaves;
     if a == b && !narrower {
         let message = format!(
             "two `{isa}` variants with the same features take the same shapes; nothing decides between them"

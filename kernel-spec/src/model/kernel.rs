@@ -73,6 +73,17 @@ pub struct CpuVariant {
     pub origin: Origin,
 }
 
+impl CpuVariant {
+    /// Whether it leaves those of its formats to other variants that do not go with its strategy. Which these are only a plan can tell.
+    pub fn leaves_formats(&self) -> bool {
+        match self.strategy {
+            Strategy::Staged | Strategy::Tiles => true,
+            Strategy::Lookup => self.code_bits.is_some(),
+            Strategy::Multiply => false,
+        }
+    }
+}
+
 /// One CUDA variant of a kernel family.
 #[derive(Clone, Debug)]
 pub struct CudaVariant {

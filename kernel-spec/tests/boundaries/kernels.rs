@@ -109,6 +109,11 @@ fn families_and_variants() {
             ("a packing of no name", &[("\"r16k4\"", "\"r16k5\"")]),
             ("half the packing's rows", &[("rows = 16", "rows = 8")]),
             ("twice the packing's rows", &[("rows = 16", "rows = 32")]),
+            ("as many rows for a buffer", &[("packing", "strategy = \"staged\"\npacking")]),
+            (
+                "twice the packing's rows for a buffer",
+                &[("packing", "strategy = \"staged\"\npacking"), ("rows = 16", "rows = 32")],
+            ),
             ("rows between", &[("rows = 16", "rows = 24")]),
             ("a row less", &[("rows = 16", "rows = 15")]),
             ("codes of up to five bits", &[("packing", "code_bits = 5\npacking")]),
@@ -198,6 +203,33 @@ fn variants_in_each_others_way() {
                     "tokens = 1 }",
                     "tokens = 1 }\nshape = { m = { min = 4, max = 64 }, n = { min = 16, max = 4096 }, k = { multiple_of = 32, max = 4096 } }",
                 )],
+            ),
+            (
+                "the same shapes, for what a staged one leaves",
+                &[
+                    ("name = \"one\"", "name = \"one\"\nstrategy = \"staged\""),
+                    (
+                        "tokens = 1 }",
+                        "tokens = 1 }\nshape = { m = { min = 4, max = 64 }, n = { min = 16, max = 4096 }, k = { multiple_of = 32, max = 4096 } }",
+                    ),
+                ],
+            ),
+            (
+                "the same shapes, a staged one behind",
+                &[(
+                    "tokens = 1 }",
+                    "tokens = 4 }\nstrategy = \"staged\"\nshape = { m = { min = 4, max = 64 }, n = { min = 16, max = 4096 }, k = { multiple_of = 32, max = 4096 } }",
+                )],
+            ),
+            (
+                "the same shapes, both staged",
+                &[
+                    ("name = \"one\"", "name = \"one\"\nstrategy = \"staged\""),
+                    (
+                        "tokens = 1 }",
+                        "tokens = 4 }\nstrategy = \"staged\"\nshape = { m = { min = 4, max = 64 }, n = { min = 16, max = 4096 }, k = { multiple_of = 32, max = 4096 } }",
+                    ),
+                ],
             ),
             (
                 "the same shapes, for other processors",
@@ -410,6 +442,8 @@ fn what_goes_over_blocks() {
             ),
             ("quantizing from f32", &[("\"dequantize\"", "\"quantize\"\ninput = [\"f32\"]")]),
             ("quantizing from f16", &[("\"dequantize\"", "\"quantize\"\ninput = [\"f16\"]")]),
+            ("quantizing from no type", &[("\"dequantize\"", "\"quantize\"\ninput = []")]),
+            ("values of no type", &[("\"dequantize\"", "\"dequantize\"\ninput = []")]),
             ("quantizing with output", &[("\"dequantize\"", "\"quantize\"\noutput = \"f32\"")]),
             ("activations", &[("\"dequantize\"", "\"quantize_activations\"")]),
             ("activations by name", &[("\"dequantize\"", "\"quantize_activations\"\nformats = [\"q8_0\"]")]),
