@@ -30,6 +30,8 @@ pub use fnv::Fnv;
 #[cfg(feature = "parse")]
 mod check;
 #[cfg(feature = "parse")]
+mod comments;
+#[cfg(feature = "parse")]
 mod diagnostic;
 #[cfg(feature = "parse")]
 pub mod model;

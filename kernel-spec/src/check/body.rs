@@ -1,6 +1,7 @@
 //! Bodies by hand: that a file and its function are there, and what text a kernel's code is then made of.
 
 use super::scope::Scope;
+use crate::comments::without_comments;
 use crate::diagnostic::{Diagnostic, Sink};
 use crate::model::{C_HEADER, CBody, CpuBody, CudaBody};
 use crate::parse::Raw;
@@ -40,7 +41,7 @@ fn no_function(raw: &RawKernel<'_>, body: &RawBody, help: String) {
 pub(super) fn cuda(raw: &RawKernel<'_>, body: &RawBody, scope: &Scope<'_>) -> Option<CudaBody> {
     let found = found(raw, body, scope)?;
     let function = &body.function.value;
-    if !found.text.contains(&format!("GM_EXPORT({function})")) {
+    if !without_comments(found.text).contains(&format!("GM_EXPORT({function})")) {
         let help =
             format!("write `GM_KERNEL(threads) {function}(...) {{ ... }}`, then `GM_EXPORT({function})`");
         no_function(raw, body, help);
@@ -57,7 +58,7 @@ pub(super) fn cpu(raw: &RawKernel<'_>, body: &RawCpuBody, scope: &Scope<'_>) -> 
     };
     let found = found(raw, body, scope)?;
     let function = &body.function.value;
-    if !has_word(found.text, function) {
+    if !has_word(&without_comments(found.text), function) {
         no_function(
             raw,
             body,
@@ -69,8 +70,8 @@ pub(super) fn cpu(raw: &RawKernel<'_>, body: &RawCpuBody, scope: &Scope<'_>) -> 
     let mut next = 0;
     while let Some(&file) = files.get(next) {
         next += 1;
-        for name in included(file.text).filter(|name| *name != C_HEADER) {
-            let path = beside(file.path, name);
+        for name in included(file.text).into_iter().filter(|name| name != C_HEADER) {
+            let path = beside(file.path, &name);
             if files.iter().any(|known| known.path == path) {
                 continue;
             }
@@ -107,11 +108,12 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 /// The names in `#include "..."`.
-fn included(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| {
+fn included(text: &str) -> Vec<String> {
+    let name = |line: &str| {
         let line = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
-        line.trim_start().strip_prefix('"')?.split('"').next()
-    })
+        line.trim_start().strip_prefix('"')?.split('"').next().map(str::to_owned)
+    };
+    without_comments(text).lines().filter_map(name).collect()
 }
 
 /// Files that no kernel names. What a file of C includes is part of it.
@@ -127,7 +129,7 @@ pub(super) fn unused(raw: &Raw<'_>, sink: &Sink) {
         });
         let within = || {
             let name = body.path.rsplit(['/', '\\']).next().unwrap_or_default();
-            raw.bodies.iter().any(|other| included(other.text).any(|included| included == name))
+            raw.bodies.iter().any(|other| included(other.text).iter().any(|included| included == name))
         };
         if !named && !within() {
             let warning =
@@ -140,5 +142,16 @@ pub(super) fn unused(raw: &Raw<'_>, sink: &Sink) {
                 "name it in a `{variant}` variant beside it: `body = \"{file}\"`, `function = \"...\"`",
             )));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_comments_is_not_included() {
+        let text = "/*\n#include \"old.h\"\n*/\n#include \"a.h\" // now\n# include \"b.h\"\n// #include \"c.h\"\n#include <d.h>\n";
+        assert_eq!(included(text), ["a.h", "b.h"]);
     }
 }

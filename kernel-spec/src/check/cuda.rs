@@ -1,7 +1,7 @@
 //! CUDA variants: what they may say, and that each can be chosen.
 
 use super::body;
-use super::scope::{Named, Scope, at, resolve, served_index};
+use super::scope::{Named, Scope, at, repeated, resolve, served_index};
 use crate::model::{CudaVariant, Format, ShapeRules};
 use crate::parse::kernel::{RawCudaVariant, RawKernel};
 use crate::vocab::{CudaActivations, CudaAlgorithm, CudaSums, DType, Op, Precision, Serves};
@@ -189,7 +189,10 @@ fn narrowed(
         });
     };
     let mut indices = Vec::with_capacity(names.len());
-    for name in names {
+    for (position, name) in names.iter().enumerate() {
+        if repeated(file, names, position) {
+            continue;
+        }
         let index = served_index(file, op, name, formats, scope)?;
         if !served.contains(&index) {
             let message = format!("the family does not serve `{}`", name.value);

@@ -2,7 +2,7 @@
 //! other's way.
 
 use super::body;
-use super::scope::{Named, Scope, at, resolve, served_index};
+use super::scope::{Named, Scope, at, repeated, resolve, served_index};
 use super::value::map_range;
 use crate::model::{Activations, CpuVariant, Format, Kernel, ShapeRules, TileCode, ValueMap};
 use crate::parse::kernel::{RawKernel, RawVariant};
@@ -76,10 +76,7 @@ fn served(raw: &RawKernel<'_>, op: Op, formats: &Named<Format>, scope: &Scope<'_
     };
     let mut indices = Vec::with_capacity(names.len());
     for (position, name) in names.iter().enumerate() {
-        if let Some(first) = names[..position].iter().find(|n| n.value == name.value) {
-            let error =
-                raw.file.error("duplicate-name", name.span, format!("`{}` is listed twice", name.value));
-            raw.file.report(error.also(raw.file.path, first.span, "first here"));
+        if repeated(raw.file, names, position) {
             continue;
         }
         let Some(index) = served_index(raw.file, op, name, formats, scope) else { continue };

@@ -33,6 +33,17 @@ pub(super) fn resolve<T>(
     index
 }
 
+/// Whether the name at a position stands in front of it already, which is reported.
+pub(super) fn repeated(file: &File<'_>, names: &[At<String>], position: usize) -> bool {
+    let name = &names[position];
+    let first = names[..position].iter().find(|first| first.value == name.value);
+    if let Some(first) = first {
+        let error = file.error("duplicate-name", name.span, format!("`{}` is listed twice", name.value));
+        file.report(error.also(file.path, first.span, "first here"));
+    }
+    first.is_some()
+}
+
 /// The value behind an index from [`resolve`].
 pub(super) fn at<T>(among: &Named<T>, index: usize) -> Option<&T> {
     among.values().nth(index).and_then(Option::as_ref)

@@ -1,6 +1,7 @@
 //! Kernel families and their variants.
 
 use super::Origin;
+use crate::comments::without_comments;
 use crate::read::is_shipped;
 use crate::vocab::{CudaActivations, CudaAlgorithm, CudaArch, CudaSums, DType, Feature, Isa, Op, Strategy};
 
@@ -162,12 +163,12 @@ pub struct CudaBody {
 impl CudaBody {
     /// Whether it says that it waits for the launches in front of it, and so may be launched before those have ended.
     pub fn waits(&self) -> bool {
-        self.text.contains("gm_wait_for_previous();")
+        without_comments(&self.text).contains("gm_wait_for_previous();")
     }
 
     /// Whether it knows of the layers of a grid, over which k may be divided.
     pub fn divides_k(&self) -> bool {
-        self.text.contains("gm_blocks_z()")
+        without_comments(&self.text).contains("gm_blocks_z()")
     }
 }
 
@@ -231,4 +232,19 @@ pub struct ShapeRules {
     pub n: DimRule,
     /// Inner dimension.
     pub k: DimRule,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_wait_and_divide_k_in_code_alone() {
+        let of = |text: &str| {
+            let body = CudaBody { file: String::new(), text: text.to_owned(), function: String::new() };
+            (body.waits(), body.divides_k())
+        };
+        assert_eq!(of("gm_wait_for_previous(); u32 z = gm_blocks_z();"), (true, true));
+        assert_eq!(of("// gm_wait_for_previous();\n/* gm_blocks_z() */"), (false, false));
+    }
 }
