@@ -107,7 +107,7 @@ pub(crate) fn location(shown: &str) -> PathBuf {
     shipped.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(shown))
 }
 
-/// Reads one spec file, or a folder: the TOML files in it and in its `formats/`, `packings/`,
+/// Reads one spec file, or a folder: the TOML files in it and in its `formats/`, `packings/`, `imports/`,
 /// `kernels/`, `activations/` and `codebooks/` (there also `*.bin`), and the `*.cu`, `*.c`, `*.cc`, `*.cpp`, `*.h` and `*.hpp`
 /// that kernels name, sorted by path. `Cargo.toml` and hidden files are left alone.
 ///

@@ -107,7 +107,10 @@ fn rounding(
         _ => low..=high,
     };
     let span = clamp.map_or(quantizer.name.span, |at| at.span);
-    if let Some(stray) = reachable.clone().find(|v| integers.binary_search(v).is_err()) {
+    // Without a threshold there is a sign everywhere, of both zeros too.
+    let no_zero = round == Rounding::Sign && threshold == 0.0 && low < 0 && high > 0;
+    let mut strays = reachable.clone().filter(|v| integers.binary_search(v).is_err());
+    if let Some(stray) = strays.find(|v| !(no_zero && *v == 0)) {
         let message =
             format!("quantizer `{}` can round to {stray}, which no code stands for", quantizer.name.value);
         let label = format!("reaches from {} to {}", reachable.start(), reachable.end());

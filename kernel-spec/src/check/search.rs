@@ -206,7 +206,7 @@ impl Parts<'_> {
                 (high - low) / i64::from(field.times) < MOST_FACTORS,
                 "must have no more than 256 values, which are all tried",
             ),
-            Integers::FromZero => (counts && low == 0, "must count from 0, without `times` and `plus`"),
+            Integers::FromZero => (counts && low == 0, "must count up by one from 0"),
             Integers::BothSigns => (
                 counts && (high..=2 * high).contains(&-low) && high > 0,
                 "must count by one, without `times`, from a negative number to about as far above 0 (`plus`)",
