@@ -5,7 +5,7 @@ use gristmill_codegen::builder::BuildError;
 use gristmill_spec::model::{CBody, CpuBody, CpuVariant, SpecSet};
 use gristmill_spec::{ReadError, SourceFile, read_path};
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use quote::{quote, quote_spanned};
 use std::path::{Component, Path};
 use syn::parse::{Parse, ParseStream};
 use syn::{Error, Ident, LitStr, Result, Token};
@@ -76,10 +76,15 @@ pub fn expand(input: &Input, root: &Path, package: String) -> Result<TokenStream
             (sources, name, span, tracked.collect())
         }
     };
+    let module = syn::parse_str::<Ident>(&format!("gristmill_kernel_{name}")).map_err(|_| {
+        let message = format!(
+            "`{name}` is no name for a module, which is that of the first file: name the format's first"
+        );
+        Error::new(span, message)
+    })?;
     let (code, warnings) = compile(sources, package).map_err(|message| Error::new(span, message))?;
     let code: TokenStream =
         code.parse().map_err(|error| Error::new(span, format!("generated text: {error}")))?;
-    let module = format_ident!("gristmill_kernel_{name}");
     let lints = lints();
     // A use of something deprecated is the one warning that a macro can give.
     let warnings = warnings.iter().map(|warning| {
@@ -224,6 +229,19 @@ mod tests {
         let tokens = tokens.to_string();
         assert!(tokens.contains(&text.to_string()));
         assert!(tokens.contains("include_bytes"), "cargo must learn which file this depends on");
+    }
+
+    #[test]
+    fn a_first_file_that_gives_no_name_is_refused() -> std::io::Result<()> {
+        let root = std::env::temp_dir().join(format!("gristmill-macros-{}", std::process::id()));
+        std::fs::create_dir_all(&root)?;
+        std::fs::write(root.join("grid.u16.bin"), [])?;
+        let input = Input::Files(vec![syn::parse_quote!("grid.u16.bin")]);
+        let refused = expand(&input, &root, "somebody".into()).map(|_| ());
+        std::fs::remove_dir_all(&root)?;
+        let message = refused.expect_err("no module").to_string();
+        assert!(message.contains("`grid.u16` is no name for a module"), "{message}");
+        Ok(())
     }
 
     /// A folder of the same name as that of the shipped specs is still the user's.

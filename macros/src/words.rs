@@ -1,5 +1,6 @@
 //! Words in macro arguments: spelled as in specs, checked against the vocabulary.
 
+use gristmill_spec::nearest;
 use proc_macro2::Span;
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
@@ -50,13 +51,7 @@ impl Word {
 
 /// The message for a word that is not on a list: what may have been meant, and short lists as a whole.
 pub fn unknown(what: &str, found: &str, known: &[&str]) -> String {
-    let allowed = 1 + found.chars().count() / 4;
-    let nearest = known
-        .iter()
-        .map(|candidate| (strsim::osa_distance(found, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.len())
-        .min();
-    let meant = nearest.map(|(_, candidate)| format!(" (did you mean `{candidate}`?)"));
+    let meant = nearest(found, known.iter().copied()).map(|meant| format!(" (did you mean `{meant}`?)"));
     let list = (known.len() <= 4 || meant.is_none()).then(|| format!("; known are: {}", known.join(", ")));
     format!("`{found}` is no {what}{}{}", meant.unwrap_or_default(), list.unwrap_or_default())
 }
