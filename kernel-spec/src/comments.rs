@@ -9,8 +9,8 @@ pub(crate) fn without_comments(text: &str) -> String {
         code.push_str(before);
         let (len, kept) = if from.starts_with("//") {
             (from.find('\n').unwrap_or(from.len()), "")
-        } else if from.starts_with("/*") {
-            (from[2..].find("*/").map_or(from.len(), |end| end + 4), " ")
+        } else if let Some(comment) = from.strip_prefix("/*") {
+            (comment.find("*/").map_or(from.len(), |end| end + 4), " ")
         } else {
             let len = literal(from);
             (len, &from[..len])
