@@ -77,13 +77,14 @@ unsafe fn bad_activations(
 }
 
 thread_local! {
-    /// So many rows that this thread dequantizes next are refused.
-    static REFUSES_ROWS: Cell<u32> = const { Cell::new(0) };
+    /// Which row is refused of those that this thread dequantizes next, from 1 on; 0: none.
+    static REFUSES_ROW: Cell<u32> = const { Cell::new(0) };
 }
 
 unsafe fn bad_dequantize(src: *const u8, dst: *mut f32, count: usize, outer: f32) -> Result<(), Fault> {
-    if let Some(left) = REFUSES_ROWS.get().checked_sub(1) {
-        REFUSES_ROWS.set(left);
+    let row = REFUSES_ROW.get();
+    REFUSES_ROW.set(row.saturating_sub(1));
+    if row == 1 {
         return Err(Fault::InvalidCode(0));
     }
     // SAFETY: by the ABI.
@@ -656,11 +657,15 @@ fn runs_of_a_batch_count_once_as_fallbacks() -> Result<(), Error> {
 #[test]
 fn a_comparison_that_fails_costs_no_run() -> Result<(), Error> {
     let mut case = Case::new(Restrict::default())?;
-    REFUSES_ROWS.set(1);
+    REFUSES_ROW.set(1);
     assert_eq!(case.run()?, case.good);
-    assert_eq!(REFUSES_ROWS.get(), 0, "it was to be compared");
-    REFUSES_ROWS.set(2);
-    assert_eq!(case.run_in_two_steps()?, case.good);
+    assert_eq!(REFUSES_ROW.get(), 0, "it was to be compared");
+    // Of the activations, then of the product.
+    for row in [1, 2] {
+        REFUSES_ROW.set(row);
+        assert_eq!(case.run_in_two_steps()?, case.good);
+        assert_eq!(REFUSES_ROW.get(), 0, "both were to be compared");
+    }
     assert_eq!(case.steps(), []);
     // In a batch the others are compared as before.
     let weights = QuantizedBuf::new(&FORMATS[TAIL2], N, K, tail2(N, K))?;
@@ -670,7 +675,7 @@ fn a_comparison_that_fails_costs_no_run() -> Result<(), Error> {
     let mut workspace = Workspace::of_size(case.layer.workspace_size(M, &case.threads)?)?;
     let quantized = case.layer.quantize(Input::F32(&x), M, &mut workspace, &case.threads)?;
     PRODUCT.store(WRONG, Ordering::Relaxed);
-    REFUSES_ROWS.set(1);
+    REFUSES_ROW.set(1);
     let (mut unseen, mut seen) = (vec![f32::NAN; M * N], vec![f32::NAN; M * N]);
     let mut batch = GuardedBatch::new();
     batch.push(&case.layer, &quantized, Some(&bias), &mut unseen);
@@ -679,6 +684,28 @@ fn a_comparison_that_fails_costs_no_run() -> Result<(), Error> {
     assert_eq!(seen, case.good);
     assert_ne!(unseen, case.good);
     assert_eq!(case.steps(), []);
+    Ok(())
+}
+
+/// An output that is wrong is none of a good run, also where an error hides which kernel is to blame.
+#[test]
+fn what_is_wrong_is_seen_where_nobody_is_found_to_blame() -> Result<(), Error> {
+    let mut case = Case::new(Restrict::default())?;
+    case.threads = Threads::single();
+    PRODUCT.store(WRONG_ONCE, Ordering::Relaxed);
+    // The row behind the quantizer of the run.
+    REFUSES_ROW.set(2);
+    assert_eq!(case.run()?, case.good);
+    assert_eq!(case.steps(), [(RecoveryStep::Repacked, FIRST, Some(FIRST), 1, true)]);
+    drop(case);
+    let case = ExpertCase::new()?;
+    PRODUCT.store(WRONG, Ordering::Relaxed);
+    // Behind those of both experts of the token.
+    REFUSES_ROW.set(3);
+    assert_eq!(case.all()?, case.good);
+    let left = (RecoveryStep::Quarantined, FIRST, SECOND, 2, true);
+    assert_eq!(case.steps(), [(RecoveryStep::Repacked, FIRST, Some(FIRST), 1, false), left]);
+    assert_eq!(REFUSES_ROW.get(), 0);
     Ok(())
 }
 

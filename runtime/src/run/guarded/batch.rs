@@ -123,17 +123,17 @@ impl<'a> GuardedBatch<'a> {
         for (product, run) in self.products.iter_mut().zip(runs) {
             let guard = &product.layer.0;
             let layer = state_of(product.layer).and_then(|state| state.layer.as_ref());
-            let seen = layer.and_then(|layer| match &panicked {
+            let failed = layer.and_then(|layer| match &panicked {
                 // Whose kernel it was is seen by each alone.
                 Some(why) => {
                     let kernel = KeptMatrix::kernels_of(layer, &product.work())?.kernel;
-                    Some(Seen { kernel, panicked: true, why: why.clone() })
+                    Some(Failure::Kernel(Seen { kernel, panicked: true, why: why.clone() }))
                 }
                 None => guard.seen(layer, &product.work(), &Workspace::new(), run),
             });
-            outcomes.push(match (seen, &panicked) {
+            outcomes.push(match (failed, &panicked) {
                 (None, None) => Outcome::Good,
-                (seen, _) => again(product, seen.map(Failure::Kernel)),
+                (failed, _) => again(product, failed),
             });
         }
         Ok(outcomes)

@@ -3,10 +3,10 @@
 use super::check::{Dense, Portable, differs, place, tokens_of};
 #[cfg(feature = "cuda")]
 use super::device::tells_of_parts;
+use super::failure::Failure;
 use super::guard::Guard;
 use super::kept::{Kept, Ran};
 use super::options::GuardOptions;
-use super::seen::Seen;
 use crate::activations::Input;
 use crate::device::Device;
 use crate::error::Error;
@@ -265,7 +265,7 @@ impl Kept for KeptExperts<'_> {
         work: &Work<'_>,
         _: &Workspace,
         sample: u64,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<Failure>, Error> {
         let Work { input, routes, weights, y, .. } = work;
         let (n, k, pairs) = (self.n(), self.k(), routes.pairs());
         if n == 0 || k == 0 || pairs == 0 {
@@ -295,8 +295,10 @@ impl Kept for KeptExperts<'_> {
             return Ok(None);
         }
         let weights = weights.map(|weights| &weights[check.own.clone()]);
-        let kernel = check.to_blame(&plain, weights, (found, pair))?;
-        Ok(kernel.map(|kernel| Seen::wrong(kernel, differs(&what, found, expected))))
+        let of_pair = layer.kernel_for(routes.count_of(routes.experts()[pair]));
+        let to_blame = check.to_blame(&plain, weights, (found, pair));
+        let why = differs(&what, found, expected);
+        Ok(of_pair.map(|of_pair| Failure::wrong(to_blame, of_pair, why)))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::device::is_of_device;
 use super::seen::Seen;
 use crate::error::Error;
+use crate::registry::Entry;
 
 /// Why a run did not end well.
 pub(super) enum Failure {
@@ -10,6 +11,20 @@ pub(super) enum Failure {
     Refused(Error),
     Kernel(Seen),
     Device(Error),
+}
+
+impl Failure {
+    /// A run with a wrong output: `to_blame`, if it is found, else `kernel`. Where an error of the device hides it, that may be why it is wrong.
+    pub(super) fn wrong(
+        to_blame: Result<Option<&'static Entry>, Error>,
+        kernel: &'static Entry,
+        why: String,
+    ) -> Failure {
+        match to_blame {
+            Err(error) if is_of_device(&error) => Failure::Device(error),
+            to_blame => Failure::Kernel(Seen::wrong(to_blame.ok().flatten().unwrap_or(kernel), why)),
+        }
+    }
 }
 
 impl From<Error> for Failure {

@@ -1,7 +1,7 @@
 //! What a guard stands around: weights that are kept, and the layers that are made of them.
 
 use super::check::Portable;
-use super::seen::Seen;
+use super::failure::Failure;
 use crate::device::Device;
 use crate::error::Error;
 use crate::experts::Experts;
@@ -135,7 +135,7 @@ pub(super) trait Kept: Debug {
     }
 
     /// What is wrong with one output of a run that was waited for, if it is. Which output it is follows from `sample`. An error is one of the
-    /// comparison alone.
+    /// comparison alone, in which nothing wrong was seen.
     fn compare(
         &self,
         portable: &Portable<'_>,
@@ -143,5 +143,5 @@ pub(super) trait Kept: Debug {
         work: &Self::Work<'_>,
         workspace: &Workspace,
         sample: u64,
-    ) -> Result<Option<Seen>, Error>;
+    ) -> Result<Option<Failure>, Error>;
 }

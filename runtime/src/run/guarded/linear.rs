@@ -2,6 +2,7 @@
 
 use super::check::{Dense, Portable, differs, one_output, place, product_of, tokens_of};
 use super::device::tells_of_parts;
+use super::failure::Failure;
 #[cfg(feature = "cuda")]
 use super::fetched::Fetched;
 use super::guard::Guard;
@@ -399,7 +400,7 @@ impl Kept for KeptMatrix<'_> {
         work: &Work<'_>,
         workspace: &Workspace,
         sample: u64,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<Failure>, Error> {
         let (n, k, m) = (self.weights.n(), self.weights.k(), work.m());
         let Some(ran) = Self::kernels_of(layer, work) else { return Ok(None) };
         if m == 0 || n == 0 || k == 0 {
@@ -456,14 +457,18 @@ impl Check<'_> {
         x: &QuantizedActivations<'_>,
         bias: Option<&[f32]>,
         y: &[f32],
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<Failure>, Error> {
         let Check { portable, row, token, .. } = *self;
         let expected = portable.one_row(&self.weights.matrix(), row, &portable.options())?;
         let dense = Dense::of(x, token..token + 1);
         let expected = one_output(&expected, dense.input(), bias.map(|bias| &bias[row..][..1]))?;
         let found = y[token * self.weights.n() + row];
         let what = || differs(&format!("output {row} of token {token}"), found, expected);
-        Ok((expected.to_bits() != found.to_bits()).then(|| Seen::wrong(self.kernel, what())))
+        Ok((expected.to_bits() != found.to_bits()).then(|| self.wrong(what())))
+    }
+
+    fn wrong(&self, why: String) -> Failure {
+        Failure::Kernel(Seen::wrong(self.kernel, why))
     }
 
     /// The portable kernels, for what quantizes activations as theirs do.
@@ -471,14 +476,14 @@ impl Check<'_> {
         self.portable.one_row(&self.weights.matrix(), 0, &self.portable.options())
     }
 
-    fn quantized(&self, input: Input<'_>, found: QuantizedActivations<'_>) -> Result<Option<Seen>, Error> {
+    fn quantized(&self, input: Input<'_>, found: QuantizedActivations<'_>) -> Result<Option<Failure>, Error> {
         let Check { token, m, .. } = *self;
         let (alone, layer) = (Threads::single(), self.portable_layer()?);
         let input = tokens_of(input, token..token + 1, m, self.weights.k());
         let mut own = layer.workspace(1, &alone)?;
         let expected = Dense::of(&layer.quantize(input, 1, &mut own, &alone)?, 0..1);
         let why = Dense::of(&found, token..token + 1).wrong(&expected, token);
-        Ok(why.map(|why| Seen::wrong(self.kernel, why)))
+        Ok(why.map(|why| self.wrong(why)))
     }
 
     fn prologue(
@@ -486,7 +491,7 @@ impl Check<'_> {
         prologue: &Prologue,
         rows: &PrologueRows<'_>,
         found: QuantizedActivations<'_>,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<Failure>, Error> {
         let (token, k) = (self.token, self.weights.k());
         let (alone, layer) = (Threads::single(), self.portable_layer()?);
         let (mut own, mut sum) = (layer.workspace(1, &alone)?, zeros(k)?);
@@ -499,7 +504,7 @@ impl Check<'_> {
         {
             why = Some(differs(&format!("sum {column} of token {token}"), found, sum[column]));
         }
-        Ok(why.map(|why| Seen::wrong(self.kernel, why)))
+        Ok(why.map(|why| self.wrong(why)))
     }
 }
 
@@ -515,7 +520,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    fn compare(&self, row: usize, token: usize, m: usize) -> Result<Option<Seen>, Error> {
+    fn compare(&self, row: usize, token: usize, m: usize) -> Result<Option<Failure>, Error> {
         let Product { portable, weights, ran: Ran { kernel, quantizer }, bias, .. } = *self;
         let n = weights.weights.n();
         // A plain product of f32, where the policy has one, has bits of its own.
@@ -534,16 +539,16 @@ impl Product<'_> {
             return Ok(None);
         }
         let why = differs(&format!("output {row} of token {token}"), found, expected);
-        let to_blame = match quantizer {
+        let to_blame = || match quantizer {
             // With what quantized the activations, the portable product gives the same if that is what is wrong.
             Some(quantizer) => {
                 let mixed = portable.behind_its_quantizer(product_of(&plain));
                 let mixed = one_output(&one_row(&mixed)?, input, bias)?;
-                if mixed.to_bits() == found.to_bits() { quantizer } else { kernel }
+                Ok::<_, Error>((mixed.to_bits() == found.to_bits()).then_some(quantizer))
             }
-            None => self.quantizer_of_a_gpu(&plain, expected, (row, token, m))?.unwrap_or(kernel),
+            None => self.quantizer_of_a_gpu(&plain, expected, (row, token, m)),
         };
-        Ok(Some(Seen::wrong(to_blame, why)))
+        Ok(Some(Failure::wrong(to_blame(), kernel, why)))
     }
 
     /// What quantizes activations on a GPU, if it is to blame: it alone reads what it wrote, but the product gives what is expected of

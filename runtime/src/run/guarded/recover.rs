@@ -394,7 +394,7 @@ impl<K: Kept> Guard<K, K::Layer> {
         if run.sample.is_none() || !K::wait(layer, work, workspace)? {
             return Ok(());
         }
-        self.seen(layer, work, workspace, run).map_or(Ok(()), |seen| Err(Failure::Kernel(seen)))
+        self.seen(layer, work, workspace, run).map_or(Ok(()), Err)
     }
 
     /// What is wrong with a run that has ended well, if it is to be compared. A comparison has an error for reasons of its own, such as no
@@ -405,7 +405,7 @@ impl<K: Kept> Guard<K, K::Layer> {
         work: &K::Work<'_>,
         workspace: &Workspace,
         run: &Run<'_>,
-    ) -> Option<Seen> {
+    ) -> Option<Failure> {
         self.kept.compare(&self.portable(), layer, work, workspace, run.sample?).ok()?
     }
 
