@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     let Ok(file) = Gguf::parse(data, &sizes) else { return };
     for (_, value) in file.metadata() {
         if let Value::Array(array) = value {
-            array.elements().take(100).for_each(|element| drop(element));
+            array.elements().take(100).for_each(drop);
         }
     }
     for tensor in file.tensors().take(8) {
