@@ -208,7 +208,7 @@ fn a_format_of_the_same_name_and_another_layout_is_refused() -> Result<(), Box<d
     for wrong in [
         FormatFacts { bytes: 16, ..i2_s },
         FormatFacts { elements: 256, ..i2_s },
-        FormatFacts { row_header: Some(OuterType::F16), ..i2_s },
+        FormatFacts { row_header: Some(OuterType::F16), tensor_tail: None, ..i2_s },
         FormatFacts { tensor_tail: None, ..i2_s },
         FormatFacts { tensor_tail: Some((OuterType::F16, 32)), ..i2_s },
     ] {

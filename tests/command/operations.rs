@@ -129,8 +129,8 @@ fn the_largest_counts_are_shown() -> Result {
             "policy": "cpu", "op": "matmul", "format": "f", "device": "cuda:0", "reason": "r", "instead": "i", "runs": u64::MAX
         });
         seen["fallbacks"] = vec![fallback; 2].into();
-        let copies = serde_json::json!({ "kind": "to-device", "device": "cuda:0", "copies": u64::MAX, "bytes": u64::MAX });
-        seen["transfers"] = vec![copies; 2].into();
+        let copies = |kind| serde_json::json!({ "kind": kind, "device": "cuda:0", "copies": u64::MAX, "bytes": u64::MAX });
+        seen["transfers"] = ["to-device", "from-device"].map(copies).to_vec().into();
         seen["caches"] = serde_json::json!([{ "cache": "workspace", "device": "cpu", "hits": u64::MAX, "misses": u64::MAX }]);
     })?;
     fs::write(&path, most)?;
