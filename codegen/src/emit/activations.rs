@@ -6,7 +6,7 @@ use crate::lower::quantize as lower;
 use crate::print::rust;
 use gristmill_spec::model::Activations;
 
-/// The body that every variant wraps: `quantize`.
+/// The body that every variant wraps: `quantize`. Rows are whole blocks, which a shape rule says.
 ///
 /// Loops go over indices and, where a block has a fixed size, over arrays: that vectorizes whatever the link-time
 /// optimization, see `gristmill_runtime::number`.
@@ -17,9 +17,9 @@ pub fn emit(format: &Activations) -> String {
     };
     let each_block = match format.block {
         Some(block) => &format!(
-            "for index in 0..k.div_ceil({block}) {{
+            "for index in 0..k / {block} {{
                  let first = index * {block};
-                 let end = k.min(first + {block});"
+                 let end = first + {block};"
         ),
         None => "if k > 0 {\n// A row is one block.\nlet (index, first, end) = (0, 0, k);",
     };
@@ -111,11 +111,11 @@ fn integers(format: &Activations, len: &str, then: &str) -> String {
     )
 }
 
-/// Rows of whole blocks whose units have a size that is known. One loop makes the integers of a block, and others add them up: loops of the
+/// Rows whose units have a size that is known. One loop makes the integers of a block, and others add them up: loops of the
 /// sixteen elements of a unit LLVM unrolls before it could vectorize them.
 fn whole_units(format: &Activations, block: u32) -> String {
     format!(
-        "/// Rows of whole blocks, in units of `UNIT` elements that blocks are made of.
+        "/// Rows in units of `UNIT` elements that blocks are made of.
          ///
          /// # Safety
          ///
@@ -154,7 +154,7 @@ fn choices(block: u32) -> String {
     let parts = [32, 16].into_iter().filter(|unit| *unit < block && block.is_multiple_of(*unit));
     let choice = |unit: u32| {
         format!(
-            "if unit == {unit} && k.is_multiple_of({block}) {{
+            "if unit == {unit} {{
                  // SAFETY: passed on.
                  return unsafe {{ whole_units::<{unit}>(x, k, unit_padded, q, scales, sums) }};
              }}\n"

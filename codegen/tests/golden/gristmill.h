@@ -133,7 +133,7 @@ typedef gm_fault gm_dequantize(const uint8_t *src, float *dst, size_t blocks, fl
 /* `y[t, r] = sum_k x[t, k] * w[r, k] (+ bias[r])` for tokens `0..m` and rows `row_begin..row_end`. */
 typedef void gm_matmul(const gm_matmul_args *args);
 
-/* One row of `k` activations to int8.
+/* One row of `k` activations to int8; whole blocks, where the activation format has blocks.
 
    * `q`: `k.div_ceil(unit) * unit_padded` bytes; units of `unit` values start every `unit_padded`
    bytes, what is between is set to zero;

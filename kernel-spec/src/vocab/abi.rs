@@ -54,7 +54,7 @@ macro_rules! cpu_abi {
                 importance: *const f32
             ) -> Result<(), Fault>;
 
-            /// One row of `k` activations to int8.
+            /// One row of `k` activations to int8; whole blocks, where the activation format has blocks.
             ///
             /// * `q`: `k.div_ceil(unit) * unit_padded` bytes; units of `unit` values start every `unit_padded`
             ///   bytes, what is between is set to zero;
