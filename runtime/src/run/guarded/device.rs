@@ -6,16 +6,6 @@ use crate::error::Error;
 use crate::linear::LinearOptions;
 use crate::workspace::Workspace;
 
-/// Whether an error is one of a GPU, in which no kernel and no input is to blame.
-pub(super) fn is_of_device(error: &Error) -> bool {
-    match error {
-        #[cfg(feature = "cuda")]
-        Error::Gpu(_) => true,
-        Error::OutOfDeviceMemory { .. } | Error::NoGpu { .. } => true,
-        _ => false,
-    }
-}
-
 /// Whether nothing can be expected of the GPU any more.
 pub(super) fn is_lost(error: &Error) -> bool {
     match error {

@@ -1,9 +1,18 @@
 //! How a run of a guarded layer can end other than well.
 
-use super::device::is_of_device;
 use super::seen::Seen;
 use crate::error::Error;
 use crate::registry::Entry;
+
+/// Whether an error is one of a GPU, in which no kernel and no input is to blame.
+pub(super) fn is_of_device(error: &Error) -> bool {
+    match error {
+        #[cfg(feature = "cuda")]
+        Error::Gpu(_) => true,
+        Error::OutOfDeviceMemory { .. } | Error::NoGpu { .. } => true,
+        _ => false,
+    }
+}
 
 /// Why a run did not end well.
 pub(super) enum Failure {

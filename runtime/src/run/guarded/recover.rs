@@ -1,7 +1,7 @@
 //! The steps of a guarded layer, each with a run behind it.
 
-use super::device::{forget, give_back, is_lost, is_of_device, kernel_of, tells_of_parts, went_in_parts};
-use super::failure::Failure;
+use super::device::{forget, give_back, is_lost, kernel_of, tells_of_parts, went_in_parts};
+use super::failure::{Failure, is_of_device};
 use super::guard::{Guard, Run, make};
 use super::kept::{Kept, Layer, Ran};
 use super::lost::release;
