@@ -226,11 +226,8 @@ fn bytes_on(model: &Model, name: &str, asked: &LinearOptions, threads: &Threads)
     }
     let rows = model.rows(&tensor).map_err(|error| error.to_string())?;
     let size = [rows.n, rows.k];
-    // As `Linear::transformed` says when a layer is made.
-    if let Some(transform) = model.of_inputs(name).filter(|_| asked.device != Device::CPU) {
-        let (width, block) = (transform.width(), transform.block());
-        let why = format!("it is applied on the processor only, so there is no kernel on {}", asked.device);
-        return Err(Error::Hadamard { width, block, why }.to_string());
+    if let Some(transform) = model.of_inputs(name) {
+        transform.check_device(asked.device).map_err(|error| error.to_string())?;
     }
     let memory = Linear::memory(model.registry(), rows.format.name, size, asked, 1, threads);
     memory.map(|memory| memory.weight_bytes as u64).map_err(|error| error.to_string())

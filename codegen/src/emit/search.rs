@@ -238,7 +238,7 @@ impl Body<'_> {
         let magnitudes: BTreeSet<i32> = format.integers().iter().map(|v| v.abs()).collect();
         format!(
             "{}{}let rule = search::shifted::Shifted {{
-                 entries: &CODEBOOK, columns: &COLUMNS, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
+                 columns: &COLUMNS, levels: &LEVELS, shifts: [{}], factors: [{}], steps: {steps},
              }};
              let found = search::shifted::shifted_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}, {}>(x, importance, &rule, {});
              let Some(found) = found {OR_ZEROS}{}{}{}{}",
@@ -264,7 +264,7 @@ impl Body<'_> {
         let magnitudes: BTreeSet<i32> = decode::codebook(self.value).into_iter().flatten().collect();
         format!(
             "{}{}let grid = search::grid::Grid {{
-                 entries: &CODEBOOK, columns: &COLUMNS, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
+                 columns: &COLUMNS, levels: &LEVELS, factors: [{}], steps: {steps}, parity: {},
              }};
              let Some(found) = search::grid::grid_search::<Int, ELEMENTS, {}, {}, RUNS, {}, {}>(x, importance, &grid, {}) {OR_ZEROS}{}{}{}{}",
             levels(magnitudes.into_iter()),

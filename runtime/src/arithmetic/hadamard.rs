@@ -5,6 +5,7 @@
 //! applies it where it was given to [`Linear::transformed`](crate::Linear::transformed).
 
 use crate::activations::{InputRows, NonFinite};
+use crate::device::Device;
 use crate::error::Error;
 use crate::prologue::steps::{butterflies, inverse_root, signed_transform};
 use crate::room::room;
@@ -178,11 +179,29 @@ impl Hadamard {
         Err(Error::ShapeMismatch { what, unit, expected, found })
     }
 
-    /// Why a layer of `k` inputs of this type can't apply it.
-    pub(crate) fn refuses(&self, k: usize, input: DType) -> Option<String> {
+    /// Whether a layer of `k` inputs of this type can apply it.
+    pub(crate) fn check_inputs(&self, k: usize, input: DType) -> Result<(), Error> {
         if self.width != k {
-            return Some(format!("the layer has {k} inputs"));
+            return Err(self.refused(format!("the layer has {k} inputs")));
         }
-        (input != DType::F32).then(|| format!("it is applied to f32, not to {}", input.name()))
+        if input != DType::F32 {
+            return Err(self.refused(format!("it is applied to f32, not to {}", input.name())));
+        }
+        Ok(())
+    }
+
+    /// Whether a layer on this device can apply it.
+    ///
+    /// # Errors
+    /// [`Error::Hadamard`] on a GPU.
+    pub fn check_device(&self, device: Device) -> Result<(), Error> {
+        if device == Device::CPU {
+            return Ok(());
+        }
+        Err(self.refused(format!("it is applied on the processor only, so there is no kernel on {device}")))
+    }
+
+    pub(crate) fn refused(&self, why: String) -> Error {
+        Error::Hadamard { width: self.width, block: self.block, why }
     }
 }

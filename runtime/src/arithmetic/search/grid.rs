@@ -10,9 +10,7 @@ use super::columns::LANES;
 /// What a format of this kind is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid<'a, T, const W: usize, const S: usize> {
-    /// The codebook: `W` magnitudes an entry.
-    pub entries: &'a [[T; W]],
-    /// The same by [columns](super::columns::columns).
+    /// The codebook by [columns](super::columns::columns): `W` magnitudes an entry.
     pub columns: &'a [[[T; LANES]; W]],
     /// The magnitudes that occur in it, ascending.
     pub levels: &'a [f32],
@@ -162,8 +160,7 @@ where
     let weights = weigh(x, importance);
     let (signs, magnitudes) = signs::<E, G>(x, &weights, grid.parity);
     let scales = Scales { levels: grid.levels, factors: grid.factors, steps: grid.steps };
-    let (entries, columns) = (grid.entries, grid.columns);
-    let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, entries, columns };
+    let encoder = Magnitudes::<_, E, C, R, W> { x: &magnitudes, weights: &weights, columns: grid.columns };
     let found = search::<_, E, R, S>(&magnitudes, &weights, &scales, &encoder, [0u16; C], stored);
     found.map(|(codes, scale, runs)| Found { codes, signs, scale, runs })
 }
@@ -172,7 +169,6 @@ where
 struct Magnitudes<'a, T, const E: usize, const C: usize, const R: usize, const W: usize> {
     x: &'a [f32; E],
     weights: &'a [f32; E],
-    entries: &'a [[T; W]],
     columns: &'a [[[T; LANES]; W]],
 }
 
@@ -264,7 +260,7 @@ where
             let mut best = [f32::INFINITY; S];
             let mut at = [0u16; S];
             for (step, columns) in self.columns.iter().enumerate() {
-                let (p, q) = sums_of_columns(self.x, self.weights, columns, group);
+                let (p, q) = sums(self.x, self.weights, columns, group);
                 for lane in 0..LANES {
                     let index = (step * LANES + lane) as u16;
                     for s in 0..S {
@@ -284,9 +280,10 @@ where
         let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
         for group in groups {
             codes[group] = entries[group][chosen];
-            let (p, q) = sums(self.x, self.weights, &self.entries[usize::from(codes[group])], group);
-            sum_xq += p;
-            sum_qq += q;
+            let code = usize::from(codes[group]);
+            let (p, q) = sums(self.x, self.weights, &self.columns[code / LANES], group);
+            sum_xq += p[code % LANES];
+            sum_qq += q[code % LANES];
         }
         (chosen as u16, sum_xq, sum_qq)
     }
@@ -304,26 +301,9 @@ pub(super) fn least(errors: &[f32]) -> usize {
     chosen
 }
 
-/// The sums of w x q and w q q of one entry for one group.
+/// The sums of w x q and w q q of the entries of a step for one group.
 #[inline(always)]
-fn sums<T: Copy, const W: usize>(x: &[f32], weights: &[f32], entry: &[T; W], group: usize) -> (f32, f32)
-where
-    f32: From<T>,
-{
-    let (x, weights) = (&x[group * W..][..W], &weights[group * W..][..W]);
-    let (mut p, mut q) = (0f32, 0f32);
-    // Not by `zip`, which is not always inlined: this is the innermost loop, and it was half as fast.
-    for i in 0..W {
-        let value = f32::from(entry[i]);
-        p += weights[i] * x[i] * value;
-        q += weights[i] * value * value;
-    }
-    (p, q)
-}
-
-/// The same of the entries of a step.
-#[inline(always)]
-fn sums_of_columns<T: Copy, const W: usize>(
+fn sums<T: Copy, const W: usize>(
     x: &[f32],
     weights: &[f32],
     columns: &[[T; LANES]; W],
@@ -334,6 +314,7 @@ where
 {
     let (x, weights) = (&x[group * W..][..W], &weights[group * W..][..W]);
     let (mut p, mut q) = ([0f32; LANES], [0f32; LANES]);
+    // By places and not by `zip`, which is not always inlined: this is the innermost loop.
     for i in 0..W {
         for lane in 0..LANES {
             let value = f32::from(columns[i][lane]);

@@ -10,9 +10,7 @@ use super::grid::{Encode, Scales, least, search, weigh};
 /// What a format of this kind is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Shifted<'a, T, const W: usize, const S: usize, const H: usize> {
-    /// The codebook: `W` integers an entry.
-    pub entries: &'a [[T; W]],
-    /// The same by [columns](super::columns::columns).
+    /// The codebook by [columns](super::columns::columns): `W` integers an entry.
     pub columns: &'a [[[T; LANES]; W]],
     /// The magnitudes of shifted integers, ascending.
     pub levels: &'a [f32],
@@ -63,8 +61,8 @@ where
     let weights = weigh(x, importance);
     let magnitudes = x.map(f32::abs);
     let scales = Scales { levels: rule.levels, factors: rule.factors, steps: rule.steps };
-    let Shifted { entries, columns, shifts, .. } = *rule;
-    let encoder = Block::<_, E, C, G, R, W, H> { x, weights: &weights, entries, columns, shifts };
+    let Shifted { columns, shifts, .. } = *rule;
+    let encoder = Block::<_, E, C, G, R, W, H> { x, weights: &weights, columns, shifts };
     let zero = ([0u16; C], [0u16; G]);
     let found = search::<_, E, R, S>(&magnitudes, &weights, &scales, &encoder, zero, stored);
     found.map(|((codes, shifts), scale, runs)| Found { codes, shifts, scale, runs })
@@ -83,7 +81,6 @@ struct Block<
 > {
     x: &'a [f32; E],
     weights: &'a [f32; E],
-    entries: &'a [[T; W]],
     columns: &'a [[[T; LANES]; W]],
     shifts: [f32; H],
 }
@@ -123,7 +120,7 @@ where
                 let at = &mut entries[group];
                 let (sum_wx, sum_w) = self.plain(group);
                 for (step, columns) in self.columns.iter().enumerate() {
-                    let [wxg, wg, wgg] = self.sums_of_columns(columns, group);
+                    let [wxg, wg, wgg] = self.sums(columns, group);
                     for lane in 0..LANES {
                         let index = (step * LANES + lane) as u16;
                         let sums = [wxg[lane], wg[lane], wgg[lane]];
@@ -158,8 +155,13 @@ where
             for group in groups(place) {
                 let code = entries[group][usize::from(shift)][chosen];
                 codes.0[group] = code;
-                let sums = self.sums(&self.entries[usize::from(code)], group);
-                let (p, q) = moved(sums, self.plain(group), self.shifts[usize::from(shift)]);
+                let code = usize::from(code);
+                let ([wxg, wg, wgg], lane) = (self.sums(&self.columns[code / LANES], group), code % LANES);
+                let (p, q) = moved(
+                    [wxg[lane], wg[lane], wgg[lane]],
+                    self.plain(group),
+                    self.shifts[usize::from(shift)],
+                );
                 sum_xq += p;
                 sum_qq += q;
             }
@@ -185,26 +187,12 @@ where
         (sum_wx, sum_w)
     }
 
-    /// The sums of w x g, w g and w g g of one entry over one group.
+    /// The sums of w x g, w g and w g g of the entries of a step over one group.
     #[inline(always)]
-    fn sums(&self, entry: &[T; W], group: usize) -> [f32; 3] {
-        let (x, weights) = (&self.x[group * W..][..W], &self.weights[group * W..][..W]);
-        let mut sums = [0f32; 3];
-        // By places, as in `grid`.
-        for i in 0..W {
-            let value = f32::from(entry[i]);
-            sums[0] += weights[i] * x[i] * value;
-            sums[1] += weights[i] * value;
-            sums[2] += weights[i] * value * value;
-        }
-        sums
-    }
-
-    /// The same of the entries of a step.
-    #[inline(always)]
-    fn sums_of_columns(&self, columns: &[[T; LANES]; W], group: usize) -> [[f32; LANES]; 3] {
+    fn sums(&self, columns: &[[T; LANES]; W], group: usize) -> [[f32; LANES]; 3] {
         let (x, weights) = (&self.x[group * W..][..W], &self.weights[group * W..][..W]);
         let mut sums = [[0f32; LANES]; 3];
+        // By places, as in `grid`.
         for i in 0..W {
             for lane in 0..LANES {
                 let value = f32::from(columns[i][lane]);

@@ -99,8 +99,7 @@ impl Prologue {
     /// [`Error::Hadamard`] where the transform is of another width.
     pub fn transformed(self, transform: Arc<Hadamard>) -> Result<Prologue, Error> {
         if transform.width() != self.k {
-            let why = format!("the prologue is of rows of {}", self.k);
-            return Err(Error::Hadamard { width: transform.width(), block: transform.block(), why });
+            return Err(transform.refused(format!("the prologue is of rows of {}", self.k)));
         }
         Ok(Prologue { transform: Some(transform), ..self })
     }

@@ -24,7 +24,6 @@ pub use row_parallel::RowParallelLinear;
 
 use crate::activations::{Input, Source};
 use crate::decide::Prepared;
-use crate::device::Device;
 use crate::error::Error;
 use crate::hadamard::Hadamard;
 use crate::kernel::{Dequantizer, Matmul};
@@ -204,16 +203,10 @@ impl Linear {
     /// # Errors
     /// [`Error::Hadamard`] where the transform is of another width, or the layer takes other inputs than f32 or runs on a GPU.
     pub fn transformed(mut self, transform: Arc<Hadamard>) -> Result<Linear, Error> {
-        let on_gpu = self.prepared.device() != Device::CPU;
-        let why = match transform.refuses(self.k, self.prepared.input()) {
-            Some(why) => why,
-            None if on_gpu => "it is applied on the processor only".to_owned(),
-            None => {
-                self.transform = Some(transform);
-                return Ok(self);
-            }
-        };
-        Err(Error::Hadamard { width: transform.width(), block: transform.block(), why })
+        transform.check_inputs(self.k, self.prepared.input())?;
+        transform.check_device(self.prepared.device())?;
+        self.transform = Some(transform);
+        Ok(self)
     }
 
     /// The transform of its inputs, if it has one.
@@ -337,7 +330,7 @@ impl Linear {
     /// What a layer with a transform says to activations that can't be transformed any more.
     fn no_int8(&self, transform: &Hadamard) -> Error {
         let why = "it is applied to f32, before activations are quantized: use `Linear::forward` with f32";
-        Error::Hadamard { width: transform.width(), block: transform.block(), why: why.to_owned() }
+        transform.refused(why.to_owned())
     }
 
     /// The product of activations as they are.
